@@ -111,7 +111,9 @@ impl Limits {
         }
         if self.discard_granularity > lbs && !self.discard_granularity.is_multiple_of(lbs) {
             let v = self.discard_granularity;
-            return Err(format!("discard_granularity={v}: must be a multiple of logical_block_size={lbs}, or less"));
+            return Err(format!(
+                "discard_granularity={v}: must be at most logical_block_size={lbs}, or a multiple of it"
+            ));
         }
         if self.max_segments == 0 {
             return Err("max_segments=0: must be at least 1".into());

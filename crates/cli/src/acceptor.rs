@@ -66,7 +66,7 @@ pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     host::net::socket::listen(path, None).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => io::Error::new(
             e.kind(),
-            "another process listens there, or it is no socket; end it, or choose another path",
+            "another process listens there, or the file is not a socket; stop that process, or choose another path",
         ),
         _ => e,
     })

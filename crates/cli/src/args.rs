@@ -28,7 +28,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// fio job file; - reads standard input
     #[arg(value_name = "JOB", required = NEEDED)]
     pub job: Option<PathBuf>,
-    /// Put this under every job instead of its filename: null, ram, a path, or another target (--help lists all)
+    /// Target of every job instead of its filename: null, ram, a path, or another target (--help lists all)
     #[arg(help_heading = JOBS, long, value_name = "TARGET", value_hint = ValueHint::AnyPath)]
     pub target: Option<String>,
     /// Set an option of every job, after those of the file; OPTION alone sets a flag
@@ -41,7 +41,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// Setting of the block layer, under its kernel name; may be repeated
     #[arg(help_heading = JOBS, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
-    /// Use a kernel: target also while it is mounted or in use, and write over what is on it
+    /// Use a kernel: target even if it is mounted or in use, and overwrite its data
     #[arg(help_heading = JOBS, long)]
     pub force: bool,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
@@ -74,7 +74,7 @@ pub struct RunArgs {
     /// Write the results to this file instead of standard output
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
+    /// Write a page with charts to FILE (must end in .html), and its data beside it as .json
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Trace every request's life (queued, merged, issued, completed, ...) into PREFIX.blktrace.CPU; read it with
@@ -84,7 +84,7 @@ pub struct RunArgs {
     /// Layout of the trace
     #[arg(help_heading = TRACE, long, value_enum, default_value_t = TraceLayout::Blktrace, value_name = "FORMAT", requires = "trace")]
     pub trace_format: TraceLayout,
-    /// Most events traced per job thread, of 32 bytes each; the first ones are kept
+    /// Maximum of events traced per job thread, 32 bytes each; later ones are dropped
     #[arg(help_heading = TRACE, long, default_value_t = 1 << 20, value_name = "N", requires = "trace",
           value_parser = clap::value_parser!(u64).range(1..=TRACE_EVENTS_MAX))]
     pub trace_events: u64,
@@ -108,23 +108,24 @@ pub struct CompareArgs {
     /// The jobs.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Side A: KEY=VALUE[,KEY=VALUE...] over --set; target=TARGET takes the rest of its argument; default: the job as it is
+    /// Side A: KEY=VALUE[,KEY=VALUE...], overrides --set; target=TARGET takes the rest of its argument [default: no
+    /// changes]
     #[arg(help_heading = SIDES, long, default_value = "default", hide_default_value = true, value_name = "SETTINGS", add = completion::settings())]
     pub a: Vec<String>,
     /// Side B, as --a
     #[arg(help_heading = SIDES, long, required_unless_present = "side", value_name = "SETTINGS", add = completion::settings())]
     pub b: Vec<String>,
-    /// A named side, in place of --a and --b; repeat it: the others are compared with the first
+    /// A named side, instead of --a and --b; may be repeated: each side is compared with the first
     #[arg(help_heading = SIDES, long, value_name = "NAME:SETTINGS", conflicts_with_all = ["a", "b"])]
     pub side: Vec<String>,
-    /// The verdict is about the jobs of this name; what becomes of the others is shown beside it
+    /// Base the verdict on the jobs of this name; the other jobs are shown beside it
     #[arg(help_heading = SIDES, long, value_name = "JOB")]
     pub judge: Option<String>,
-    /// Pairs of runs, an even number, as they go ABBA or BAAB; rounds of all sides, if there are more [default: 12; 14 for three
-    /// sides, 20 for sixteen]
+    /// Pairs of runs, an even number (order ABBA or BAAB); with more than two sides, rounds of all sides [default: 12;
+    /// 14 for three sides, 20 for sixteen]
     #[arg(help_heading = RUNS, long, value_name = "N")]
     pub pairs: Option<u32>,
-    /// Runs of each side before the first pair, thrown away
+    /// Warm-up runs of each side before the first pair; their results are discarded
     #[arg(help_heading = RUNS, long, default_value_t = 1, value_name = "N")]
     pub warmup: u32,
     /// Length of each run, in place of the job file's: seconds, or with a unit (1500ms)
@@ -136,16 +137,16 @@ pub struct CompareArgs {
     /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Run as many pairs as it takes to find a difference of this size, by the spread of the first --pairs
+    /// Run as many pairs as are needed to detect a difference of this size, given the spread of the first --pairs
     #[arg(help_heading = RUNS, long, value_name = "PERCENT")]
     pub detect: Option<String>,
-    /// With --detect: where it takes more pairs than this, say so instead
+    /// With --detect: if more pairs than this are needed, report that instead
     #[arg(help_heading = RUNS, long, default_value_t = 200, value_name = "N", requires = "detect")]
     pub max_pairs: u32,
     /// Resume an interrupted comparison from its results file; give the same options as then
     #[arg(help_heading = RUNS, long, value_name = "FILE", conflicts_with = "results")]
     pub resume: Option<PathBuf>,
-    /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
+    /// Write a page with charts to FILE (must end in .html), and its data beside it as .json
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Write what --json prints to this file, too
@@ -171,13 +172,14 @@ pub struct ReportArgs {
     /// Results file of a comparison or a tuning
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
-    /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
+    /// The page (must end in .html); its data is written beside it as .json [default: the results file's name with
+    /// .html]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write each chart as an SVG file of its own into this directory, too; files of these names are replaced
     #[arg(long, value_name = "DIR")]
     pub charts: Option<PathBuf>,
-    /// Print all that the page would show as JSON, and write no file
+    /// Print the page's data as JSON, and write no file
     #[arg(long, conflicts_with_all = ["output", "charts"])]
     pub json: bool,
 }
@@ -188,16 +190,16 @@ pub struct InspectArgs {
     /// Block device of this host; the same as --host DEV
     #[arg(value_name = "DEV", conflicts_with_all = ["host", "target", "settings", "live"])]
     pub device: Option<String>,
-    /// Write this host, with the disk that is named, as a machine file for 'mqblk sim' and 'mqblk profile --machine'
+    /// Write this host, with disk DEV, as a machine file for 'mqblk sim' and 'mqblk profile --machine'
     #[arg(help_heading = MACHINE_FILE, long, value_name = "FILE", conflicts_with_all = ["live", "json", "target", "settings"])]
     pub export: Option<PathBuf>,
-    /// With --export: take what the CPUs' work costs from another machine file, such as one of 'mqblk calibrate'
+    /// With --export: take the CPU costs from another machine file, such as one of 'mqblk calibrate'
     #[arg(help_heading = MACHINE_FILE, long, value_name = "FILE", requires = "export")]
     pub costs: Option<PathBuf>,
     /// With --export: replace FILE
     #[arg(help_heading = MACHINE_FILE, long, requires = "export")]
     pub force: bool,
-    /// The target the stack is put on; a file must exist and is only read
+    /// Target under the stack; a file must exist and is only read
     #[arg(help_heading = STACK, long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
     pub target: String,
     /// Setting of the block layer, under its kernel name; may be repeated
@@ -206,10 +208,10 @@ pub struct InspectArgs {
     /// Show the kernel's settings of this host's block device DEV, or of all
     #[arg(help_heading = HOST, long, num_args = 0..=1, default_missing_value = "", value_name = "DEV")]
     pub host: Option<String>,
-    /// Show the state of a run that is going on, file by file as debugfs shows it; PID says which if there are several
+    /// Show the state of a run in progress, file by file as debugfs does; PID selects one of several runs
     #[arg(help_heading = LIVE, long, num_args = 0..=1, default_missing_value = "0", value_name = "PID", conflicts_with_all = ["host", "target", "settings"])]
     pub live: Option<u32>,
-    /// Only this file or directory of it (hctx0, sched/queued); may be repeated
+    /// Only this file or directory of the state (hctx0, sched/queued); may be repeated
     #[arg(help_heading = LIVE, long, value_name = "PATH", requires = "live")]
     pub path: Vec<String>,
     /// Print JSON
@@ -226,13 +228,13 @@ pub struct ProfileArgs {
     /// Results of a run as JSON, fio's or those of 'mqblk run --json', instead of a trace
     #[arg(long, value_name = "RUN.json", conflicts_with = "trace")]
     pub from: Option<PathBuf>,
-    /// Of several devices in the trace: this one, as MAJOR,MINOR
+    /// Device to profile if the trace has several, as MAJOR,MINOR
     #[arg(long, value_name = "MAJ,MIN", requires = "trace")]
     pub device: Option<String>,
     /// Write the job file to FILE instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Put the disk's times, and what was measured, into this machine file; it is made, of this host, if it is not there
+    /// Add the disk's times and the measured figures to this machine file; if missing, it is created from this host
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
     /// Print the profile as JSON instead of a job file
@@ -260,10 +262,10 @@ pub struct SetArgs {
 /// `mqblk restore`.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
-    /// Disks, such as sda or /dev/sda; all when left out
+    /// Disks, such as sda or /dev/sda [default: all]
     #[arg(value_name = "DEV")]
     pub devices: Vec<String>,
-    /// Print what was put back as JSON
+    /// Print the restored settings as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -273,22 +275,22 @@ pub struct RestoreArgs {
 #[command(group(clap::ArgGroup::new("table").args(["scenario", "study"])))]
 #[command(group(clap::ArgGroup::new("question").args(["jobs", "what_if"]).multiple(true)))]
 pub struct SimArgs {
-    /// A scenario (scenarios/*.toml): its rows are simulated and put beside the published ones; without one, cases that
-    /// check the block layer are run by their seeds
+    /// A scenario (scenarios/*.toml): simulate its rows and compare them with the published ones; without one, run test
+    /// cases of the block layer from seeds
     #[arg(value_name = "SCENARIO.toml", conflicts_with_all = ["count", "kind"])]
     pub scenario: Option<PathBuf>,
-    /// Simulate this job file on the machine of SCENARIO.toml, which needs no rows then, and put it beside what was measured
+    /// Simulate this job file on the machine of SCENARIO.toml (needs no rows), and compare it with measured results
     #[arg(help_heading = SCENARIO, long, value_name = "JOB", requires = "scenario")]
     pub jobs: Option<PathBuf>,
-    /// What would change if the machine were otherwise: nr_hw_queues=8, disk.read_us=80, lun_queue_depth=32,
-    /// job.iodepth=64, costs.path.irq_ns=2000, iothreads=4; those with a comma between them together; may be repeated
+    /// Predict the effect of a change: nr_hw_queues=8, disk.read_us=80, lun_queue_depth=32, job.iodepth=64,
+    /// costs.path.irq_ns=2000, iothreads=4; changes joined by commas apply together; may be repeated
     #[arg(help_heading = SCENARIO, long = "what-if", value_name = "KEY=VALUE[,...]", requires = "scenario")]
     pub what_if: Vec<String>,
-    /// Possible machines that a what-if is asked of: each constant somewhere in the range in which it is known
+    /// Possible machines per what-if; each draws its constants from their known ranges
     #[arg(help_heading = SCENARIO, long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u32).range(4..=1000))]
     pub members: u32,
-    /// I/Os of each run of a what-if, about
+    /// Approximate number of I/Os per run of a what-if
     #[arg(help_heading = SCENARIO, long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
     pub ios: u64,
@@ -305,7 +307,7 @@ pub struct SimArgs {
     /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
     #[arg(help_heading = STUDY, long, value_name = "FILE", requires = "study")]
     pub machine: Option<PathBuf>,
-    /// Beside the study, measure on this host what it has the CPUs for, on the null device, and simulate that as well
+    /// Also measure, on this host's null device, the points that it has enough CPUs for, and simulate those
     #[arg(help_heading = STUDY, long, requires = "study")]
     pub measure: bool,
     /// Fewer I/Os for each point of the study
@@ -314,13 +316,13 @@ pub struct SimArgs {
     /// The figures of a scenario or study as JSON
     #[arg(help_heading = OUTPUT, long, requires = "table")]
     pub json: bool,
-    /// Write the scenario, what-if or study as a page, which ends in .html, and all that it shows beside it as .json
+    /// Write the scenario, what-if or study as a page (must end in .html), and its data beside it as .json
     #[arg(help_heading = OUTPUT, long, value_name = "FILE.html", requires = "table")]
     pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(help_heading = CASES, long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,
-    /// How many seeds from there on; the cases of one are shown event by event
+    /// Number of seeds, from --seed on; with 1, the cases are shown event by event
     #[arg(help_heading = CASES, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
     /// Kind of case; each seed has one of each
@@ -389,7 +391,7 @@ pub struct DiscoverArgs {
                 CHAP password is read from the environment: LIBISCSI_CHAP_PASSWORD"
     )]
     pub portal: String,
-    /// Log in to each target at this portal and list its disks, with what to put behind --target
+    /// Log in to each target at this portal and list its disks, with the value for --target
     #[arg(long)]
     pub luns: bool,
     /// Print JSON

@@ -23,7 +23,7 @@ pub fn main(args: &CmdhelpArgs) -> Outcome {
 
 fn unknown(name: &str) -> Failure {
     let near = nearest_option(name).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
-    Failure::new(format!("cmdhelp {name}: is no option of fio{near}; 'mqblk cmdhelp' lists all"))
+    Failure::new(format!("cmdhelp {name}: is not a fio option{near}; 'mqblk cmdhelp' lists all"))
 }
 
 fn word(support: Support) -> &'static str {

@@ -20,34 +20,34 @@ use std::fmt::Write;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    I/O errors or data that do not verify (run, tune), a limit that no setting keeps (tune), a failed case (sim), a
+  1    I/O errors or failed verification (run, tune), a limit that no setting meets (tune), a failed case (sim), a
        difference (compare --exit-code)
   2    usage or operating error, a comparison without verdict because I/Os failed; one message says rule, value and remedy
-  130  interrupted by Ctrl-C or SIGTERM; what was measured until then is printed";
+  130  interrupted by Ctrl-C or SIGTERM; results until then are printed";
 
 const EXAMPLES: &str = "\
 Examples:
   mqblk run job.fio                                    run fio jobs, results as fio prints them
   mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
-  mqblk compare job.fio --b mode=sq                    the job as it is against single-queue
+  mqblk compare job.fio --b mode=sq                    the unchanged job against single-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk compare job.fio --side base:default --side kyber:scheduler=kyber --side bfq:scheduler=bfq
                                                        several settings with the first; the best is marked
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
-                                                       the kernel's own block layer, settings put back
+                                                       the kernel's own block layer, settings restored
   mqblk compare job.fio --target sim:scenarios/azure-p80.toml --a nr_hw_queues=1 --b nr_hw_queues=32
-                                                       a machine that one does not have, in virtual time
+                                                       a machine that you do not have, in virtual time
   mqblk compare job.fio --a mode=sq --b mode=mq --report out.html
                                                        the same as a page with charts; later: mqblk report RESULTS
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
-  mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
-  mqblk set scheduler=kyber queue_depth=32             change a run that is going on
+  mqblk inspect --live --path hctx0/busy               requests at the device, of a run in progress
+  mqblk set scheduler=kyber queue_depth=32             change a run in progress
   mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
-  mqblk multipath -ll                                  the paths of its disks, as multipath -ll shows them
-  mqblk ctl list; mqblk top                            what it serves, and what it does, live
+  mqblk multipath -ll                                  paths of a daemon's disks, as multipath -ll shows them
+  mqblk ctl list; mqblk top                            what a daemon serves, and its load, live
   mqblk sim scenarios/azure-p80.toml                   a published test, simulated: figures side by side, and why
   mqblk inspect /dev/sda --export m.toml               this host and a disk as a machine file
   mqblk profile TRACE --output j.fio --machine m.toml  a workload as a job file, and how long its disk takes
@@ -76,7 +76,7 @@ All commands: mqblk -h. Examples, exit status: mqblk --help. A command: mqblk ru
 const OTHER_TARGETS: &str = "
   kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
                        --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
-                       all is put back at the end; for run, compare and tune
+                       the old values are restored at the end; for run, compare and tune
   sim:FILE             a simulated machine, in virtual time: FILE is TOML with [machine] and [disk], such as
                        scenarios/azure-p80.toml; for run, compare and tune (docs/scenarios.md)
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
@@ -97,7 +97,7 @@ pub enum Command {
     Run(RunArgs),
     /// Compare settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),
-    /// Search for settings that make a job better while others are kept, and confirm them by fresh interleaved runs
+    /// Search for settings that improve a job within limits, and confirm them by fresh interleaved runs
     Tune(TuneArgs),
     /// Make a page with charts (HTML, and JSON beside it) from a results file
     Report(ReportArgs),
@@ -107,19 +107,19 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
     Serve(ServeArgs),
-    /// Ask a daemon that serves: list, add, remove, resize, set, stats, drain, move virtqueues
+    /// Control a serving daemon: list, add, remove, resize, set, stats, drain, move virtqueues
     Ctl(CtlArgs),
-    /// Show live what a daemon that serves does: disks, hardware queues, IOThreads, latencies of virtqueues and clients
+    /// Show the load of a serving daemon live: disks, hardware queues, IOThreads, latencies of virtqueues and clients
     Top(TopArgs),
-    /// List multipath disks of a daemon that serves, as multipath -ll does, or print a multipath.conf as multipath -t does
+    /// List multipath disks of a serving daemon, as multipath -ll does, or print a multipath.conf as multipath -t does
     Multipath(MultipathArgs),
     /// Change settings of a run in progress
     Set(SetArgs),
-    /// Put back settings of kernel devices that a killed run has left changed
+    /// Restore settings of kernel devices that a killed run left changed
     Restore(RestoreArgs),
-    /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
+    /// Check the block layer in simulation: random stacks, devices and faults from a seed
     Sim(SimArgs),
-    /// Measure what things cost on this host: cache lines, wake-ups, interrupts, our block layer; write them as a machine file
+    /// Measure this host's costs: cache lines, wake-ups, interrupts, our block layer; write them as a machine file
     Calibrate(CalibrateArgs),
     /// List the targets of an iSCSI portal, and their disks
     Discover(DiscoverArgs),

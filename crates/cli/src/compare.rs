@@ -381,7 +381,7 @@ fn detect(args: &CompareArgs, pairs: u32) -> Result<Option<Detect>, Failure> {
     if !(pairs..=Plan::MAX_PAIRS).contains(&most) {
         let (least, max) = (pairs, Plan::MAX_PAIRS);
         return Err(Failure::new(format!(
-            "--max-pairs {most}: must be in {least}..={max}: --pairs are the first part of them"
+            "--max-pairs {most}: must be in {least}..={max}; it includes --pairs"
         )));
     }
     Ok(Some(Detect { change, most }))

@@ -165,7 +165,7 @@ impl Responder {
             let names: Vec<_> = self.disks.iter().map(|(name, _)| name.as_str()).collect();
             return Answer::Changed(
                 done,
-                Some(format!("--disk {only}: the run has none of this name, but {}", names.join(", "))),
+                Some(format!("--disk {only}: no such disk in the run; it has {}", names.join(", "))),
             );
         }
         let settings_of = |disk: &Disk| in_effect(&disk.queue, &[]);
@@ -231,11 +231,13 @@ fn the_only_one(what: &str) -> Result<RunState, Failure> {
     let mut all: Vec<_> = runs().into_iter().filter_map(state).collect();
     match all.len() {
         1 => Ok(all.remove(0)),
-        0 => Err(Failure::new(format!("{what}: no run of mqblk by this user is going on; start one with mqblk run"))),
+        0 => Err(Failure::new(format!(
+            "{what}: no run of mqblk by this user is in progress; start one with mqblk run"
+        ))),
         _ => {
             let list: Vec<_> = all.iter().map(|s| format!("\n  {}  {}", s.pid, s.command)).collect();
             Err(Failure::new(format!(
-                "{what}: several runs are going on; say which, by its process id:{}",
+                "{what}: several runs are in progress; select one by its process id:{}",
                 list.concat()
             )))
         }
@@ -244,8 +246,8 @@ fn the_only_one(what: &str) -> Result<RunState, Failure> {
 
 fn runs_text() -> String {
     match runs().iter().map(u32::to_string).collect::<Vec<_>>() {
-        none if none.is_empty() => "none is going on".to_owned(),
-        some => format!("there are {}", some.join(", ")),
+        none if none.is_empty() => "none is in progress".to_owned(),
+        some => format!("runs in progress: {}", some.join(", ")),
     }
 }
 

@@ -52,7 +52,7 @@ pub fn costs_of(file: &Path) -> Result<String, Failure> {
     }
     if !out.contains("\n[costs") {
         let name = file.display();
-        return Err(Failure::new(format!("--costs {name}: there is no table [costs.path] or [costs.line] in it")));
+        return Err(Failure::new(format!("--costs {name}: has no table [costs.path] or [costs.line]")));
     }
     let ranges: Vec<String> = scenario
         .uncertain
@@ -70,9 +70,9 @@ pub fn costs_of(file: &Path) -> Result<String, Failure> {
 pub fn write(flag: &str, file: &Path, text: &str, force: bool) -> Result<(), Failure> {
     let name = file.display().to_string();
     Scenario::parse_machine(&name, text)
-        .map_err(|e| Failure::new(format!("{flag} {name}: would not be read back: {e}")))?;
+        .map_err(|e| Failure::new(format!("{flag} {name}: would not be a valid machine file: {e}")))?;
     if !force && file.exists() {
-        return Err(Failure::new(format!("{flag} {name}: is there already; name another file, or add --force")));
+        return Err(Failure::new(format!("{flag} {name}: already exists; name another file, or add --force")));
     }
     let failed = |e: std::io::Error| {
         Failure::new(format!("{flag} {name}: cannot be written: {e}; name a file in a directory you may write to"))
@@ -112,7 +112,7 @@ fn led_to(file: &Path) -> io::Result<PathBuf> {
             Err(_) => return Ok(at),
         }
     }
-    Err(io::Error::other("too many links, one to the next"))
+    Err(io::Error::other("too many levels of symbolic links"))
 }
 
 /// Makes a new file in the directory of another one.
@@ -125,5 +125,5 @@ fn temporary(file: &Path) -> io::Result<(PathBuf, File)> {
             made => return Ok((PathBuf::from(name), made?)),
         }
     }
-    Err(io::Error::other("there is a file of each name that a temporary one could have beside it"))
+    Err(io::Error::other("all names for a temporary file beside it are taken"))
 }

@@ -93,7 +93,7 @@ fn targets() -> Roff {
         "7",
         "what mqblk does I/O to",
         [
-            roman("A target is what a disk lies on. It is named by "),
+            roman("A target is the file, device, server or simulated machine behind a disk. It is named by "),
             bold("--target"),
             roman(", by "),
             bold("filename="),

@@ -33,7 +33,7 @@ pub fn main(args: &ProfileArgs) -> Outcome {
     let job = write::job_file(&profile);
     // Check here that the printed job file is valid, not only when the user runs it.
     JobFile::parse_str(&job, &ParseContext { ncpus: 4096, ..ParseContext::bare("the profile") }, &[])
-        .map_err(|e| Failure::new(format!("{}: its options make no job file: {e}", profile.source)))?;
+        .map_err(|e| Failure::new(format!("{}: cannot make a valid job file of its options: {e}", profile.source)))?;
     let machine = match args.machine.as_deref() {
         Some(file) => Some((file, with_disk(file, &profile)?)),
         None => None,
@@ -41,7 +41,7 @@ pub fn main(args: &ProfileArgs) -> Outcome {
     let mut out = Output::open(args.output.as_deref())?;
     if let Some((file, text)) = machine {
         machine_file::write("--machine", file, &text, true)?;
-        output::tell(&format!("{}: the disk's times and the measured figures are in it", file.display()));
+        output::tell(&format!("wrote the disk's times and the measured figures to {}", file.display()));
     }
     match args.json {
         true => out.write(&output::json(&profile))?,
@@ -77,7 +77,7 @@ fn with_disk(file: &Path, profile: &Profile) -> Result<String, Failure> {
     let end = profile.jobs.iter().map(|j| j.offset_bytes.saturating_add(j.size_bytes)).max().unwrap_or(0);
     let needs_gib = end.div_ceil(1 << 30).min(1 << 20);
     if needs_gib > has_gib {
-        lines.push(("disk", "size_gib".into(), needs_gib.to_string(), "as far as the workload goes"));
+        lines.push(("disk", "size_gib".into(), needs_gib.to_string(), "from the workload's highest offset"));
     }
     Ok(write::edit(&text, &lines))
 }

@@ -29,7 +29,7 @@ impl ReportFiles {
         let name = path.display().to_string();
         if path.extension().is_none_or(|e| e != "html") || path.file_stem().is_none() {
             return Err(Failure::new(format!(
-                "{flag} {name}: must be a name that ends in .html; what it shows is written beside it as .json"
+                "{flag} {name}: must be a name that ends in .html; its data is written beside it as .json"
             )));
         }
         let sidecar = path.with_extension("json");
@@ -81,7 +81,7 @@ pub fn of_results(path: &Path) -> Result<Document, Failure> {
     }
     let results: Results = results::read(file, &name).map_err(Failure::new)?;
     if results.cut_off {
-        tell("warning: the last line of the results file is cut off and left out");
+        tell("warning: the last line of the results file is truncated, and ignored");
     }
     Ok(of_compare::document(&results, &of_compare::evaluated(&results), Some(&path.display().to_string())))
 }

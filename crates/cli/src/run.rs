@@ -129,8 +129,8 @@ fn write_trace(run: &Run<'_>, trace: &Trace) -> Result<(), Failure> {
     let written = trace::write(run, &trace.prefix, trace.format)?;
     if written.dropped > 0 {
         eprintln!(
-            "warning: the trace has {} events; {} later ones are not in it: --trace-events={} is the most per thread; \
-             raise it or make the run shorter",
+            "warning: the trace has {} events; {} later ones were dropped: --trace-events={} limits each thread; raise \
+             it or shorten the run",
             written.events, written.dropped, trace.events
         );
     }

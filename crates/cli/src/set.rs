@@ -22,9 +22,9 @@ pub fn main(args: &SetArgs) -> Outcome {
 /// `scheduler none -> kyber, nr_requests 64 -> 128; no I/O could begin for 1.2ms`.
 pub fn text(change: &DiskChange) -> String {
     let what: Vec<_> = change.changed.iter().map(|(name, from, to)| format!("{name} {from} -> {to}")).collect();
-    let what = if what.is_empty() { "as it was".to_owned() } else { what.join(", ") };
+    let what = if what.is_empty() { "unchanged".to_owned() } else { what.join(", ") };
     match change.frozen_us {
-        Some(us) => format!("{what}; no I/O could begin for {}", num::latency(us as f64 * 1000.0)),
+        Some(us) => format!("{what}; new I/O was held for {}", num::latency(us as f64 * 1000.0)),
         None => what,
     }
 }

@@ -90,7 +90,7 @@ fn create_new(
 ) -> Result<Created> {
     check_free(path, size_bytes)?;
     let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| {
-        Error::os(e, format!("cannot create '{}'; is its directory there, and may it be written?", path.display()))
+        Error::os(e, format!("cannot create '{}'; does its directory exist, and is it writable?", path.display()))
     })?;
     let filled = fill(&file, path, 0, size_bytes, layout, progress);
     if filled.is_err() {
@@ -138,7 +138,7 @@ fn check_free(path: &Path, need: u64) -> Result<()> {
     let ret = unsafe { libc::statvfs(name.as_ptr(), stat.as_mut_ptr()) };
     if ret != 0 {
         let (dir, path) = (dir.display(), path.display());
-        return Err(Error::last_os(format!("'{path}' needs a directory '{dir}': make it first, or fix the path")));
+        return Err(Error::last_os(format!("'{path}': directory '{dir}' does not exist: create it, or fix the path")));
     }
     // SAFETY: the kernel filled it, and zeroed memory is a valid one anyway.
     let stat = unsafe { stat.assume_init() };
@@ -173,7 +173,7 @@ fn fill(
         }
         at += step;
         if progress(at - from, to - from).is_break() {
-            let ctx = format!("creation of '{}' was interrupted; it is as it was before", path.display());
+            let ctx = format!("creation of '{}' was interrupted; its previous state was restored", path.display());
             return Err(Error::new(ErrorKind::Interrupted, ctx));
         }
     }
@@ -236,7 +236,7 @@ pub fn drop_cached_pages(path: &Path) -> Result<()> {
 
 /// Where a block device is mounted; `None` for regular files and devices that are not.
 pub fn mounted_at(path: &Path) -> Result<Option<String>> {
-    let failed = |e| Error::os(e, format!("cannot look at '{}'", path.display()));
+    let failed = |e| Error::os(e, format!("cannot stat '{}'", path.display()));
     if !fs::metadata(path).map_err(failed)?.file_type().is_block_device() {
         return Ok(None);
     }

@@ -102,8 +102,8 @@ impl Account {
         };
         if !fits || is.st_uid != rustix::process::geteuid().as_raw() {
             let text = format!(
-                "cannot give '{}' to '{}': it is not what this process has made there; use a directory that only root can \
-                 write to",
+                "cannot give '{}' to '{}': it is not the file that this process created there; use a directory that \
+                 only root can write to",
                 path.display(),
                 self.name
             );
@@ -133,14 +133,14 @@ impl Account {
         }
         // SAFETY: only numbers are passed. It must fail.
         if unsafe { libc::setresuid(0, 0, 0) } == 0 {
-            return Err(Error::usage(format!("became '{}' and could become root again", self.name)));
+            return Err(Error::usage(format!("switched to user '{}', but can still become root again", self.name)));
         }
         self.check_threads()
     }
 
     /// Checks each thread as the kernel shows it.
     fn check_threads(&self) -> Result<()> {
-        let failed = |e| Error::os(e, "cannot look at the threads of this process");
+        let failed = |e| Error::os(e, "cannot read the threads of this process");
         for task in fs::read_dir("/proc/self/task").map_err(failed)? {
             let Some(status) = status_of(&task.map_err(failed)?.path()).map_err(failed)? else { continue };
             let name = field(&status, "Name:").unwrap_or_default();
@@ -289,7 +289,7 @@ mod tests {
         let owner = |name: &str| fs::symlink_metadata(at(name)).unwrap().uid();
         for name in ["second name", "link", "second socket"] {
             let refused = nobody.give(&at(name)).unwrap_err().to_string();
-            assert!(refused.contains("is not what this process has made"), "{name}: {refused}");
+            assert!(refused.contains("is not the file that this process created"), "{name}: {refused}");
             assert_eq!(owner(name), 0, "{name}");
         }
         assert!(nobody.give(&at("nothing")).is_err());

@@ -54,7 +54,7 @@ impl Manager {
         let Some(to) = &self.0 else { return true };
         let sent = rustix::net::sendto(&to.0, lines.as_bytes(), flags, &to.1);
         if let Err(e) = sent {
-            log::debug!("the service manager does not hear: {e}");
+            log::debug!("cannot notify the service manager: {e}");
         }
         sent.is_ok()
     }
@@ -78,7 +78,7 @@ impl Manager {
 
     /// The end has begun.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=clients are let go\n");
+        self.tell("STOPPING=1\nSTATUS=disconnecting clients\n");
     }
 
     /// Gives signs of life as often as the environment asks for, until what is returned is dropped.
@@ -95,7 +95,7 @@ impl Manager {
         let (manager, threads, seen) = (self.clone(), Arc::downgrade(threads), Arc::clone(&over));
         let run = move || manager.live(&threads, &seen, Duration::from_micros(usec / 2));
         let thread = std::thread::Builder::new().name("mqblk-watchdog".into()).spawn(run);
-        let thread = thread.map_err(|e| Error::os(e, "cannot start the thread that gives signs of life"))?;
+        let thread = thread.map_err(|e| Error::os(e, "cannot start the watchdog thread"))?;
         Ok(Some(Watchdog { over, thread: Some(thread) }))
     }
 

@@ -50,7 +50,7 @@ impl Queue {
         let count = self.blkioq.do_io(&mut self.slots, min, left.as_mut(), None);
         let count = count.map_err(|source| match (source.errno(), patience) {
             (blkio::Errno::TIME, Some(patience)) => {
-                Error::Server(format!("the server ended no request within {patience:?}"))
+                Error::Server(format!("the server completed no request within {patience:?}"))
             }
             _ => Error::Blkio { what: "do_io".into(), source },
         })?;

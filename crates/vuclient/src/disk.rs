@@ -105,7 +105,7 @@ fn within<T: Send + 'static>(
     match receiver.recv_timeout(patience) {
         Ok(result) => result,
         Err(mpsc::RecvTimeoutError::Timeout) => {
-            let text = "no end of the handshake; is the server hung, or another client connected?";
+            let text = "the handshake did not complete; is the server hung, or another client connected?";
             Err(Error::Server(format!("{socket}: {text} (waited {patience:?})")))
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {

@@ -236,7 +236,7 @@ fn stay_on(cpu: usize) -> Result<(), Error> {
 
 /// Makes the error for a server that completed no request within `patience`.
 pub fn silent(patience: Duration) -> Error {
-    Error::Server(format!("the server ended no request within {patience:?}"))
+    Error::Server(format!("the server completed no request within {patience:?}"))
 }
 
 /// Combines the measurements of all threads; `in_flight` is the constant number of requests in flight.

@@ -73,10 +73,15 @@ impl<'a> RqBatch<'a> {
     fn answered_wrongly_below(&self, to: &dyn Driver, ids: &[RequestId], taken: usize, status: QueueRqStatus) -> ! {
         let (name, hctx, n) = (to.name(), self.place.hctx, ids.len());
         let Some(id) = ids.get(taken) else {
-            panic!("driver '{name}', hctx {hctx}: took all {n} requests and answered {status:?}; only Queued is true");
+            panic!(
+                "driver '{name}', hctx {hctx}: accepted all {n} requests and returned {status:?}; must return Queued"
+            );
         };
         let tag = self.slab.get(*id).driver_tag.get();
-        panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {taken} of {n}, and answered Queued")
+        panic!(
+            "driver '{name}', hctx {hctx}, tag {tag}: returned Queued without accepting this request, number {taken} \
+             of {n}"
+        )
     }
 
     /// Calls `look` for each request that the lower driver completed while it was being issued. If `look` returns

@@ -220,7 +220,7 @@ impl<'a> RqBatch<'a> {
     #[cold]
     fn has_no_more(&self) -> ! {
         let (name, hctx, n) = (self.driver.name(), self.place.hctx, self.ids.len());
-        panic!("driver '{name}', hctx {hctx}: took one request more than the {n} of its batch")
+        panic!("driver '{name}', hctx {hctx}: took more requests than the {n} of its batch")
     }
 
     /// Completes the front request at once, for a request that took the device no time. The core completes it with
@@ -297,15 +297,15 @@ impl Completions {
         let (name, DiskHctx { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
         if rq.place == self.place {
             panic!(
-                "driver '{name}', hctx {hctx}, tag {tag}: completed without room for it; room() tells how much there is"
+                "driver '{name}', hctx {hctx}, tag {tag}: completed more requests than room() allows"
             );
         } else if rq.place.disk == disk {
             panic!(
-                "driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was given to hctx {}",
+                "driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was issued to hctx {}",
                 rq.place.hctx
             );
         }
-        panic!("driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was given to another disk")
+        panic!("driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was issued to another disk")
     }
 
     /// Gives a request back unfinished. The request is issued again, before requests that are queued, at once or after

@@ -185,7 +185,7 @@ impl<L: Lock> Multipath<L> {
     pub fn add_path(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
         if matches!(self.policies.get(group), Some(Policy::IoAffinity(_))) && !new.args.cpus.is_empty() {
             return refused(format!(
-                "path {}: the selector io-affinity knows its CPUs from the start; make the disk anew with it",
+                "path {}: selector io-affinity takes path CPUs only at creation; recreate the disk with this path",
                 new.name
             ));
         }
@@ -203,13 +203,19 @@ impl<L: Lock> Multipath<L> {
         let mut state = self.state.lock();
         self.forget_removed(&mut state);
         if state.present().any(|(_, p)| p.name == new.name) {
-            return refused(format!("path {}: is there already; remove it first", new.name));
+            return refused(format!("path {}: already exists; remove it first", new.name));
         }
         let Some(free) = state.paths.iter().position(Option::is_none) else {
-            return refused(format!("path {}: {MAX_PATHS} paths are there already; remove one first", new.name));
+            return refused(format!(
+                "path {}: the disk already has the maximum of {MAX_PATHS} paths; remove one first",
+                new.name
+            ));
         };
         let Some(index) = self.keep_driver(&new.driver) else {
-            return refused(format!("path {}: {MAX_LIVES} paths have come and gone; make the disk anew", new.name));
+            return refused(format!(
+                "path {}: the limit of {MAX_LIVES} path additions is reached; recreate the disk",
+                new.name
+            ));
         };
         let id = PathId(free as u8);
         self.selectors.add(free, new.args.throughput);
@@ -230,7 +236,7 @@ impl<L: Lock> Multipath<L> {
         let name = &new.name;
         let (n, capacity, limits) = (self.policies.len(), new.driver.capacity(), new.driver.limits());
         if group >= n {
-            return refused(format!("path {name}: group {group}: must be one of {n}, from 0"));
+            return refused(format!("path {name}: group {group}: must be below {n}"));
         }
         if capacity != self.capacity {
             let (its, ours) = (capacity.0, self.capacity.0);
@@ -247,7 +253,7 @@ impl<L: Lock> Multipath<L> {
         let comparable = Limits { physical_block_size: self.limits.physical_block_size, ..both };
         if comparable != self.limits {
             return refused(format!(
-                "path {name}: its limits are stricter than the disk's; make the disk anew with it"
+                "path {name}: its limits are stricter than the disk's; recreate the disk with this path"
             ));
         }
         Ok(())
@@ -269,7 +275,7 @@ impl<L: Lock> Multipath<L> {
     pub fn remove_path(&self, id: PathId, now: Instant) -> Result<bool, MultipathError> {
         let mut state = self.state.lock();
         let Some(path) = state.paths.get_mut(id.index()).and_then(Option::as_mut).filter(|p| !p.is_leaving) else {
-            return refused(format!("path number {}: is not there", id.0));
+            return refused(format!("path number {}: does not exist", id.0));
         };
         path.is_leaving = true;
         // Marked, then in-flight requests are checked; an issuing thread counts, then checks the mark.
@@ -371,16 +377,19 @@ impl<L: Lock> Multipath<L> {
         let mut state = self.state.lock();
         let n = state.groups.len();
         if groups.len() > n {
-            return refused(format!("{} groups: the disk was made with {n}", groups.len()));
+            return refused(format!("{} groups: must be at most {n}, as when the disk was created", groups.len()));
         }
         let first = state.groups.first().map(|g| g.selector);
         if state.groups.iter().any(|g| Some(g.selector) != first || g.selector == Selector::IoAffinity) {
-            return refused("paths change groups only where all have one selector, and not io-affinity".into());
+            return refused("regrouping paths needs one selector for all groups, other than io-affinity".into());
         }
         let mut named: Vec<PathId> = groups.concat();
         named.sort_unstable();
         if !named.iter().copied().eq(state.present().map(|(id, _)| id)) {
-            return refused(format!("{} paths in new groups: must be all that are there, once each", named.len()));
+            return refused(format!(
+                "{} paths in new groups: must list every path of the disk exactly once",
+                named.len()
+            ));
         }
         for (group, path) in groups.iter().enumerate().flat_map(|(g, paths)| paths.iter().map(move |p| (g, *p))) {
             // The load in flight is counted per path, in the unit of the selector that both groups have.

@@ -107,7 +107,7 @@ impl FromStr for Table {
             None => Ok(table),
             Some((i, word)) => {
                 w.last = (i + 1, word);
-                w.wrong("is one too many: all groups have been named".into())
+                w.wrong("is unexpected: all groups are already listed".into())
             }
         }
     }
@@ -131,7 +131,7 @@ impl Table {
                 }
                 "queue_mode" => match w.next(name)? {
                     "mq" | "rq" => {}
-                    _ => return w.wrong("queue_mode: must be mq (or rq, the same): requests are sent here, not bios".into()),
+                    _ => return w.wrong("queue_mode: must be mq or its synonym rq; bio mode is not supported".into()),
                 },
                 _ => return w.wrong("is no feature: must be queue_if_no_path, retain_attached_hw_handler, pg_init_retries, pg_init_delay_msecs or queue_mode".into()),
             }
@@ -281,7 +281,7 @@ mod tests {
             ("0 0 1 1 historical-service-time 1 1024", 7, "the base weight: must be a number, 0..=1023"),
             ("0 0 1 1 io-affinity 0 1 1 8:0 xyz", 10, "must be a mask of CPUs"),
             ("0 0 1 1 io-affinity 0 1 1 8:0 ,", 10, "must be a mask of CPUs"),
-            ("0 0 1 1 round-robin 0 1 1 8:0 1 more", 11, "is one too many"),
+            ("0 0 1 1 round-robin 0 1 1 8:0 1 more", 11, "all groups are already listed"),
         ] {
             let e = line.parse::<Table>().unwrap_err();
             assert_eq!(e.word, word, "{line}: {e}");

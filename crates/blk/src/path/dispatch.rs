@@ -101,10 +101,15 @@ impl<L: Lock> Env<L> {
     fn answered_wrongly(&self, hctx: usize, ids: &[RequestId], accepted: usize, status: QueueRqStatus) -> ! {
         let (name, n) = (self.q.driver.name(), ids.len());
         let Some(id) = ids.get(accepted) else {
-            panic!("driver '{name}', hctx {hctx}: took all {n} requests and answered {status:?}; only Queued is true");
+            panic!(
+                "driver '{name}', hctx {hctx}: accepted all {n} requests and returned {status:?}; must return Queued"
+            );
         };
         let tag = self.st.slab.get(*id).driver_tag.get();
-        panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {accepted} of {n}, and answered Queued")
+        panic!(
+            "driver '{name}', hctx {hctx}, tag {tag}: returned Queued without accepting this request, number \
+             {accepted} of {n}"
+        )
     }
 
     /// Continues after the driver refused the request at `from` with `status`: a request that failed is completed, and

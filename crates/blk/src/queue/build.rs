@@ -89,14 +89,14 @@ fn nr_requests(config: &QueueConfig, name: &str, is_member: bool) -> Result<u32,
         }
         (Some(n), false) if n > depth => {
             return Err(SettingError(format!(
-                "nr_requests={n} (no less than {BLKDEV_MIN_RQ} is possible): must be at most queue_depth={depth} with \
-                 scheduler 'none'; leave it out, or choose an elevator"
+                "nr_requests={n} (the minimum is {BLKDEV_MIN_RQ}): must be at most queue_depth={depth} with scheduler \
+                 'none'; leave it out, or choose an elevator"
             )));
         }
         (Some(n), false) if n != depth && is_member => {
             return Err(SettingError(format!(
-                "nr_requests={n}: is the tag set's queue_depth={depth} with scheduler 'none'; change the set, or choose \
-                 an elevator"
+                "nr_requests={n}: must be the tag set's queue_depth={depth} with scheduler 'none'; change the tag set, \
+                 or choose an elevator"
             )));
         }
         (Some(n), _) if n <= config.reserved_tags => {

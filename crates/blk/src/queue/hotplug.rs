@@ -35,7 +35,7 @@ pub enum HotplugError {
         nr_cpus: usize,
     },
     /// It is the last CPU online: no CPU would be left to submit.
-    #[error("cpu={0}: is the last one online; bring another back first")]
+    #[error("cpu={0}: is the last CPU online; bring another CPU online first")]
     LastOne(usize),
 }
 

@@ -26,7 +26,7 @@ impl<L: Lock> RequestQueue<L> {
                 let live =
                     SETTINGS.iter().map(|s| s.name).filter(|n| SettingInfo::is_live(n) && !LIMIT_NAMES.contains(n));
                 let text = format!(
-                    "{name}={value}: needs a freeze; live are {}, the limits and, by set_iosched, tunables",
+                    "{name}={value}: needs a queue freeze; only {}, limits and (by set_iosched) tunables change live",
                     live.collect::<Vec<_>>().join(", ")
                 );
                 return Err(SettingError(text));

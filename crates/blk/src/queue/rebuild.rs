@@ -70,7 +70,7 @@ impl<L: Lock> RequestQueue<L> {
         }
         let Err(e) = start(self.driver.as_ref(), new.driver_shape()) else { return Ok(()) };
         start(self.driver.as_ref(), old.driver_shape())
-            .map_err(|back| SettingError(format!("{e}; and then, going back: {back}")))?;
+            .map_err(|back| SettingError(format!("{e}; the rollback failed, too: {back}")))?;
         Err(e)
     }
 }
@@ -84,7 +84,9 @@ fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError>
         ("bios_per_submitter", new.bios_per_submitter == old.bios_per_submitter),
     ];
     match fixed.iter().find(|(_, same)| !same) {
-        Some((name, _)) => Err(SettingError(format!("{name}: cannot be changed on a disk in use; make the disk anew"))),
+        Some((name, _)) => Err(SettingError(format!(
+            "{name}: cannot be changed on an existing disk; recreate the disk"
+        ))),
         None => Ok(()),
     }
 }

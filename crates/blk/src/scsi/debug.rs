@@ -314,7 +314,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
 
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         if lun.0 >= self.options.luns {
-            return Err(format!("LUN {}: the host has 0 to {}", lun.0, self.options.luns - 1));
+            return Err(format!("LUN {}: must be 0..={}", lun.0, self.options.luns - 1));
         }
         if usize::from(nr_hw_queues) > MAX_HCTXS {
             return Err(format!("nr_hw_queues={nr_hw_queues}: must be at most {MAX_HCTXS}"));

@@ -365,7 +365,7 @@ impl ScsiDisk {
 
     #[cold]
     fn left_behind(&self, left: usize) -> ! {
-        panic!("transport '{}', LUN {}: left {left} commands behind and did not say why", self.name(), self.lun.0)
+        panic!("transport '{}', LUN {}: left {left} commands without a status", self.name(), self.lun.0)
     }
 
     /// The device's state.

@@ -161,7 +161,7 @@ impl<L: Lock> Submitter<L> {
             && !(1..=MAX_WEIGHT).contains(&w)
         {
             return Err(SettingError(format!(
-                "weight={w}: must be 1..={MAX_WEIGHT}; without one the I/O priority counts"
+                "weight={w}: must be 1..={MAX_WEIGHT}; leave it out to use the I/O priority"
             )));
         }
         self.env.q.bios.set_weight(self.env.id, weight.unwrap_or(0));

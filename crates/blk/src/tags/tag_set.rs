@@ -296,7 +296,7 @@ impl<L: Lock> TagSet<L> {
             // Disks that did not change are rebuilt as well: the counters of their tags were replaced.
             for (q, before) in queues.iter().zip(before) {
                 if let Err(back) = q.rebuild(|c| put_back(before, c)) {
-                    e = SettingError(format!("{e}; and then, going back: {back}"));
+                    e = SettingError(format!("{e}; the rollback failed, too: {back}"));
                 }
             }
             return Err(e);
@@ -321,7 +321,7 @@ impl<L: Lock> TagSet<L> {
 
     /// Checks that a change of a member's own settings leaves it in the shape of the set.
     pub(crate) fn check_member(&self, config: &QueueConfig) -> Result<(), SettingError> {
-        let remedy = "freeze the set and change it for all its disks by TagSet::update";
+        let remedy = "freeze the tag set and change it for all its disks by TagSet::update";
         self.inner.lock().config.check_disk(config, remedy)
     }
 
@@ -334,7 +334,7 @@ impl<L: Lock> TagSet<L> {
         let _one = self.changing.lock();
         let set = self.config();
         config.nr_hw_queues = config.nr_hw_queues.or(Some(set.nr_hw_queues));
-        set.check_disk(&config, "leave it to the set, or make the disk without one")?;
+        set.check_disk(&config, "leave it to the tag set, or create the disk without one")?;
         self.share_with_another()?;
         let slot = {
             let inner = &mut *self.inner.lock();
@@ -373,7 +373,7 @@ impl<L: Lock> TagSet<L> {
             let done = if q.is_drained() {
                 q.rebuild(|_| Ok(()))
             } else {
-                let text = "tag set: its disk is busy and has to be at rest when a second one joins; call \
+                let text = "tag set: its first disk must be drained before a second one joins; call \
                             TagSet::begin_freeze and wait for TagSet::is_drained first";
                 Err(SettingError(text.into()))
             };

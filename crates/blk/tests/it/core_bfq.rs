@@ -115,7 +115,7 @@ fn weights_are_set_on_the_submitter_and_end_with_it() {
     let config = QueueConfig { nr_requests: Some(128), ..config(1, 1, &[("max_budget", 64)]) };
     let mut harness = Harness::new(3, behaviour, config, &[0, 1]);
     let text = harness.subs[0].set_weight(Some(0)).expect_err("0 is no weight").to_string();
-    assert_eq!(text, "weight=0: must be 1..=1000; without one the I/O priority counts");
+    assert_eq!(text, "weight=0: must be 1..=1000; leave it out to use the I/O priority");
     assert!(harness.subs[0].set_weight(Some(1001)).is_err());
     harness.subs[0].set_weight(Some(900)).expect("in range");
     harness.subs[1].set_weight(Some(100)).expect("in range");

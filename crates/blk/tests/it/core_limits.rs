@@ -262,7 +262,7 @@ fn limits_change_live_and_apply_to_waiters() {
     for (settings, text) in [
         (&[("iops_total", "2000000000")][..], "0..=1000000000"),
         (&[("bps_read_burst", "4096")], "set bps_read as well"),
-        (&[("queue_depth", "8")], "needs a freeze"),
+        (&[("queue_depth", "8")], "needs a queue freeze"),
         (&[("iops_write", "7"), ("iops_whole", "8")], "did you mean"),
     ] {
         let e = harness.q.set_live(settings).expect_err("refused").0;

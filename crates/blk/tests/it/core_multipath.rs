@@ -326,9 +326,9 @@ fn paths_are_sorted_into_new_groups_with_requests_out() {
     s.check_idle();
     let before = s.mp.status();
     for (new, why) in [
-        (vec![ids.clone(), vec![], vec![]], "3 groups: the disk was made with 2"),
-        (vec![ids[..2].to_vec()], "2 paths in new groups: must be all that are there, once each"),
-        (vec![ids.clone(), vec![ids[0]]], "4 paths in new groups: must be all that are there, once each"),
+        (vec![ids.clone(), vec![], vec![]], "3 groups: must be at most 2, as when the disk was created"),
+        (vec![ids[..2].to_vec()], "2 paths in new groups: must list every path of the disk exactly once"),
+        (vec![ids.clone(), vec![ids[0]]], "4 paths in new groups: must list every path of the disk exactly once"),
     ] {
         assert_eq!(s.mp.regroup(&new).unwrap_err().to_string(), why);
     }
@@ -336,7 +336,7 @@ fn paths_are_sorted_into_new_groups_with_requests_out() {
     let groups = [(Selector::QueueLength, 1), (Selector::RoundRobin, 1)];
     let s = Stack::new(1, b, &groups, FAIL, config("none", 8));
     let e = s.mp.regroup(&[vec![id(&s, 1)], vec![id(&s, 0)]]).unwrap_err();
-    assert!(e.to_string().contains("only where all have one selector"), "{e}");
+    assert!(e.to_string().contains("needs one selector for all groups"), "{e}");
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn a_path_goes_when_nothing_of_it_is_in_flight() {
     assert!(!s.mp.has_gone(gone));
     assert_eq!(s.mp.path("252:0"), None);
     let e = s.mp.remove_path(gone, s.t()).unwrap_err();
-    assert_eq!(e.to_string(), "path number 0: is not there");
+    assert_eq!(e.to_string(), "path number 0: does not exist");
     // New requests go to another path; requests in flight complete.
     (2..4).for_each(|n| s.submit(0, read(n)));
     assert_eq!(s.sent(), [1, 3]);
@@ -415,15 +415,15 @@ fn a_path_that_cannot_be_of_this_disk_is_refused() {
     assert!(refused(&|w| w.limits.max_sectors = 8).contains("its limits are stricter than the disk's"));
     assert!(refused(&|w| w.limits.chunk_sectors = 128).contains("its limits are stricter"));
     let e = s.mp.add_path(1, path(&s.ways[0].clone())).unwrap_err();
-    assert_eq!(e.to_string(), "path 252:0: group 1: must be one of 1, from 0");
+    assert_eq!(e.to_string(), "path 252:0: group 1: must be below 1");
     let e = s.mp.add_path(0, path(&s.ways[0].clone())).unwrap_err();
-    assert_eq!(e.to_string(), "path 252:0: is there already; remove it first");
+    assert_eq!(e.to_string(), "path 252:0: already exists; remove it first");
     let by_cpu = Stack::new(1, Behaviour::default(), &[(Selector::IoAffinity, 1)], FAIL, config("none", 64));
     let with_cpus = NewPath { args: PathArgs { cpus: vec![1], ..PathArgs::default() }, ..path(&s.new_way_alone()) };
     let e = by_cpu.mp.add_path(0, with_cpus).unwrap_err();
     assert_eq!(
         e.to_string(),
-        "path 252:1: the selector io-affinity knows its CPUs from the start; make the disk anew with it"
+        "path 252:1: selector io-affinity takes path CPUs only at creation; recreate the disk with this path"
     );
     let none = vec![NewGroup { selector: Selector::RoundRobin, paths: vec![] }];
     let e = Multipath::<Lock>::new(none, FAIL, None, &[], Box::new(|_| {})).err().unwrap();

@@ -265,7 +265,7 @@ fn driver_that_cannot_start_new_queues_gets_the_old_back() {
     harness.drain();
     harness.disk.refuse_starts(2);
     let text = harness.q.rebuild(to_two).expect_err("refused").to_string();
-    assert!(text.contains("2 queues") && text.contains("going back") && text.contains("1 queues"), "{text}");
+    assert!(text.contains("2 queues") && text.contains("rollback failed") && text.contains("1 queues"), "{text}");
     harness.q.rebuild(to_two).expect("it recovers");
     harness.q.unfreeze();
     harness.check_idle();

@@ -314,14 +314,14 @@ fn a_disk_must_have_the_shape_of_its_set() {
     let e = refused(|c| c.queue_depth = 32);
     assert_eq!(
         e,
-        "queue_depth=32: must be the tag set's, which is 16; leave it to the set, or make the disk without one"
+        "queue_depth=32: must be the tag set's, which is 16; leave it to the tag set, or create the disk without one"
     );
     assert!(refused(|c| c.nr_hw_queues = Some(4)).starts_with("nr_hw_queues=4: must be the tag set's, which is 2"));
     assert!(refused(|c| c.reserved_tags = 1).starts_with("reserved_tags=1"));
     assert!(refused(|c| c.host_tagset = true).starts_with("host_tagset=1"));
     assert!(refused(|c| c.nr_poll_queues = 1).starts_with("nr_poll_queues=1"));
     assert!(refused(|c| (c.mode, c.nr_hw_queues) = (Mode::Sq, None)).starts_with("mode=sq"));
-    assert!(refused(|c| c.nr_requests = Some(8)).starts_with("nr_requests=8: is the tag set's queue_depth=16"));
+    assert!(refused(|c| c.nr_requests = Some(8)).starts_with("nr_requests=8: must be the tag set's queue_depth=16"));
     assert!(refused(|c| c.scheduler = Some("cfq".into())).contains("cfq"));
     assert_eq!(w.set.nr_disks(), 0, "places of those refused are free again");
     w.join(manual(), QueueConfig { nr_hw_queues: None, ..c.clone() }, &[0]);

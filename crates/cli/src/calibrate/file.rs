@@ -27,7 +27,7 @@ pub const NOT_MEASURABLE: [NotMeasurable; 2] = [
     WAITING,
     NotMeasurable {
         name: "guests.kick_us",
-        why: "a VM exit for a kick and the host's eventfd; is of the scenarios' guests, not of this file: the exit alone stands at doorbell_ns",
+        why: "a VM exit for a kick plus the host's eventfd, for guests in scenarios; doorbell_ns is the exit alone",
     },
 ];
 
@@ -57,25 +57,25 @@ pub fn name(what: CostKind) -> &'static str {
 /// Returns the meaning of a figure.
 pub fn meaning(what: CostKind) -> &'static str {
     match what {
-        CostKind::Atomic => "an atomic addition to a line that is here",
-        CostKind::LineCore => "a line that the other thread of the core has",
-        CostKind::LineSocket => "a line that another core has, to and fro, one way",
-        CostKind::LineRemote => "a line that a core of another node has, one way",
-        CostKind::HandOver => "an I/O on the single queue after one of another CPU, beyond one after one's own",
+        CostKind::Atomic => "an atomic addition to a cache line of this core",
+        CostKind::LineCore => "a cache line from the core's other hardware thread",
+        CostKind::LineSocket => "a cache line from another core, one way of a round trip",
+        CostKind::LineRemote => "a cache line from a core of another node, one way",
+        CostKind::HandOver => "single queue: extra cost of an I/O after one of another CPU instead of the same CPU",
         CostKind::Syscall => "getppid",
         CostKind::Wakeup => {
-            "writing to an eventfd that a thread on another CPU sleeps on, beyond one without a sleeper"
+            "extra cost of an eventfd write if a thread on another CPU sleeps on it"
         }
-        CostKind::WakeupDelay => "from there until that thread runs",
-        CostKind::Ipi => "an IPI to a CPU that runs, and its answer (not used: a sleeper's delay stands for it)",
-        CostKind::Switch => "sched_yield between two threads of one CPU, without the call",
-        CostKind::Irq => "a timer's interrupt, which stands for a device's",
-        CostKind::VmExit => "a VM exit (CPUID), which a virtual disk's doorbell is",
-        CostKind::Submit => "our block layer: a bio handed in",
+        CostKind::WakeupDelay => "from that write until the thread runs",
+        CostKind::Ipi => "an IPI to a running CPU, and its acknowledgement (not used: the wake-up delay covers it)",
+        CostKind::Switch => "sched_yield between two threads of one CPU, without the system call",
+        CostKind::Irq => "a timer interrupt, in place of a device's",
+        CostKind::VmExit => "a VM exit (CPUID), as for a virtual disk's doorbell",
+        CostKind::Submit => "our block layer: a bio submitted",
         CostKind::Dispatch => "our block layer: a request issued to the null device",
         CostKind::Complete => "our block layer: a request completed",
-        CostKind::Hold => "our block layer: the single queue's lock, each time",
-        CostKind::App => "the job engine, for an I/O",
+        CostKind::Hold => "our block layer: one hold of the single queue's lock",
+        CostKind::App => "the job engine, per I/O",
     }
 }
 
@@ -138,8 +138,8 @@ pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
     });
     let s = host.shape;
     let _ = write!(out, "\n[machine]\nsockets = {}\ncores = {}\nthreads = {}\n", s.sockets, s.cores, s.threads);
-    out += "\n# To be edited: a device of 10 us without caps, as no disk was looked at.\n[disk]\nsize_gib = 1024\nread_us = 10\n\
-            write_us = 10\nqueue_depth = 512\n";
+    out += "\n# Edit this: a device of 10 us without caps; no disk was measured.\n[disk]\nsize_gib = 1024\nread_us = \
+            10\nwrite_us = 10\nqueue_depth = 512\n";
     let path = [
         (CostKind::App, costs.path.app_ns),
         (CostKind::Syscall, costs.path.syscall_ns),
@@ -175,7 +175,7 @@ pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
             )
         }
         (_, Err(why)) => format!("not measured: {why}; as in the documentation"),
-        _ => "not measured: no line of that pair of CPUs was; as in the documentation".into(),
+        _ => "not measured: no cache-line cost of that pair of CPUs; as in the documentation".into(),
     };
     let _ = writeln!(out, "lines = {nr_lines} # {from}");
     let _ = writeln!(out, "waiting = \"queued\" # {}", WAITING.why);
@@ -246,7 +246,7 @@ mod tests {
     fn unmeasured_costs_keep_the_published_figure_with_a_reason() {
         let c = calibration(|what| match what {
             CostKind::Syscall => Ok(80.0),
-            _ => Err("this process has one CPU, and it takes two".into()),
+            _ => Err("this process has one CPU; two are needed".into()),
         });
         let text = of(&c, &host(), &[]);
         let m = Scenario::parse_machine("m.toml", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));

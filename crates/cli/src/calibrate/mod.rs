@@ -28,7 +28,7 @@ pub struct CalibrateArgs {
     /// Write a machine file, for 'mqblk sim --study cpus --machine FILE'
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write over FILE if it is there
+    /// Overwrite FILE if it exists
     #[arg(long, requires = "out")]
     pub force: bool,
     /// How long to measure
@@ -82,7 +82,7 @@ pub fn main(args: &CalibrateArgs) -> Outcome {
     if let (Some(path), false) = (&args.out, args.json) {
         let path = path.display();
         output::print(&format!(
-            "\n{path} is a machine of these costs; edit its [disk], then: mqblk sim --study cpus --machine {path}\n"
+            "\n{path} has these costs; edit its [disk], then: mqblk sim --study cpus --machine {path}\n"
         ))?;
     }
     Ok(Status::Done)
@@ -105,7 +105,7 @@ impl Host {
         let cpus = host::process::nr_cpus();
         let known = topology::read(Path::new(topology::SYSTEM), cpus);
         let unknown = known.is_none().then(|| {
-            format!("the system does not tell the topology of the {cpus} CPUs of this process: taken for cores of one socket")
+            format!("the topology of this process's {cpus} CPUs is unknown: assuming cores of one socket")
         });
         let topology = known.unwrap_or_else(|| CpuTopology::uniform(cpus));
         let (shape, odd) = shape_of(&topology);
@@ -125,7 +125,7 @@ fn shape_of(t: &CpuTopology) -> (Shape, Option<String>) {
     let shape = Shape { sockets: nodes, cores: (cores / nodes).max(1), threads: (t.nr_cpus / cores).max(1) };
     let odd = (shape.cpus() != u32::from(t.nr_cpus)).then(|| {
         format!(
-            "{} CPUs on {cores} cores of {nodes} nodes are not evenly spread: taken for {} x {} x {}",
+            "{} CPUs on {cores} cores of {nodes} nodes are not evenly spread: assuming {} x {} x {}",
             t.nr_cpus, nodes, shape.cores, shape.threads
         )
     });
@@ -155,7 +155,11 @@ fn warnings(c: &Calibration, host: &Host, load: Option<f64>) -> Vec<String> {
         .collect();
     if !scattered.is_empty() {
         let names = scattered.join(", ");
-        all.push(format!("half of the samples are more than {:.0} % apart: {names}; raise --seconds, or repeat when the machine is idle", 100.0 * SCATTERED));
+        all.push(format!(
+            "samples scatter (quartiles more than {:.0} % of the median apart): {names}; raise --seconds, or repeat \
+             when the machine is idle",
+            100.0 * SCATTERED
+        ));
     }
     all
 }
@@ -164,13 +168,15 @@ fn check(path: &Path, force: bool) -> Result<(), Failure> {
     if path.exists() && !force {
         let path = path.display();
         return Err(Failure::new(format!(
-            "--out {path}: is there already; name another file, or say --force to write over it"
+            "--out {path}: already exists; name another file, or add --force to overwrite it"
         )));
     }
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let (path, parent) = (path.display(), parent.display());
-        return Err(Failure::new(format!("--out {path}: there is no directory {parent}; make it, or name another")));
+        return Err(Failure::new(format!(
+            "--out {path}: directory {parent} does not exist; create it, or name another"
+        )));
     }
     Ok(())
 }

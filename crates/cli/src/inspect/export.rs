@@ -36,16 +36,16 @@ fn assumed(d: Option<&Device>) -> Assumed {
         "nvme" => of("flash behind NVMe", 80.0, 20.0, 4.0),
         // A hypervisor reports a disk as rotating if it does not know.
         "virtio" | "xen" | "loop" | "nbd" | "ublk" => {
-            of("a disk whose storage is not seen from here", 200.0, 200.0, 10.0)
+            of("a disk whose storage is hidden from this host", 200.0, 200.0, 10.0)
         }
-        _ if rotates => of("a disk that rotates", 8000.0, 8000.0, 2.0),
+        _ if rotates => of("a rotating disk", 8000.0, 8000.0, 2.0),
         _ => of("flash", 150.0, 100.0, 4.0),
     }
 }
 
 /// The machine file of the host below `root`; `costs` are tables of another machine file.
 pub fn text(root: &Path, kernel: Option<&str>, disk: Option<&Device>, costs: Option<&str>) -> String {
-    let mut out = String::from("# A machine file of mqblk: what 'mqblk sim FILE --jobs JOB --what-if ...' asks.\n");
+    let mut out = String::from("# A machine file of mqblk, for 'mqblk sim FILE --jobs JOB --what-if ...'.\n");
     let kernel = kernel.unwrap_or("unknown");
     let name = disk.map_or(String::new(), |d| format!(", disk {}", d.name));
     // Writing to a String cannot fail.
@@ -94,7 +94,7 @@ fn shape(out: &mut String, root: &Path) -> u32 {
     if all != online.len() {
         let _ = writeln!(
             out,
-            "# the sockets or cores are not all alike: these make {all} CPUs, the host has {}",
+            "# the topology is not uniform: these values make {all} CPUs, the host has {}",
             online.len()
         );
     }
@@ -154,7 +154,7 @@ fn disk_table(out: &mut String, root: &Path, disk: Option<&Device>) {
         let _ = writeln!(out, "queue_depth = {n} # tags of each hardware queue");
     }
     let _ =
-        writeln!(out, "# Assumed, of {}: the kernel does not know it. 'mqblk profile --machine' measures it.", a.what);
+        writeln!(out, "# Assumed for {}: unknown to the kernel. 'mqblk profile --machine' measures it.", a.what);
     let _ = writeln!(out, "read_us = {:.1}\nwrite_us = {:.1}", a.read_us, a.write_us);
 }
 
@@ -177,7 +177,7 @@ fn settings(out: &mut String, root: &Path, disk: Option<&Device>, cpus: u32) {
                 wanted.push((
                     name.into(),
                     MAX_SECTORS_KB.to_string(),
-                    " # more on the host; requests here have at most 1 MiB",
+                    " # larger on the host; the simulation allows at most 1 MiB",
                 ));
             }
             _ => wanted.push((name.into(), plain(&value), "")),

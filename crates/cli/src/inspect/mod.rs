@@ -25,7 +25,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
         let text = host_machine(host.map(String::as_str), costs.as_deref())?;
         machine_file::write("--export", file, &text, args.force)?;
         output::print(&format!(
-            "{} is written; 'mqblk profile --machine' adds what a workload shows of the disk\n",
+            "wrote {}; 'mqblk profile --machine' adds the disk's times from a workload\n",
             file.display()
         ))?;
         return Ok(Status::Done);

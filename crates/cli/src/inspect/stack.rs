@@ -50,19 +50,20 @@ impl Scsi {
     fn text(&self) -> String {
         let Scsi { can_queue, cmd_per_lun, queue_depth, nr_hw_queues, total_depth, usable, window } = self;
         let mut out = format!(
-            "\nSCSI\n  {total_depth:>6}  tags that {nr_hw_queues} hardware queues make together\n  {can_queue:>6}  can_queue: \
-             commands of one hardware queue\n  {cmd_per_lun:>6}  cmd_per_lun: commands of the LUN at first\n  \
+            "\nSCSI\n  {total_depth:>6}  tags of {nr_hw_queues} hardware queues together\n  {can_queue:>6}  can_queue: \
+             commands of one hardware queue\n  {cmd_per_lun:>6}  cmd_per_lun: initial queue_depth of a LUN\n  \
              {queue_depth:>6}  queue_depth of the LUN now\n"
         );
         if let Some(window) = window {
-            let _ = writeln!(out, "  {window:>6}  commands that the target takes over its sessions together");
+            let _ = writeln!(out, "  {window:>6}  commands that the target accepts over all its sessions");
         }
         let _ = writeln!(out, "  {usable:>6}  of {total_depth} can be used by the device");
         if usable < total_depth {
             let per = usable.div_ceil((*nr_hw_queues).max(1).into());
             let _ = writeln!(
                 out,
-                "          more wait with a tag where no elevator sees them: queue_depth={per} or fewer hardware queues do the same"
+                "          further requests hold a tag but wait below the elevator: queue_depth={per} or fewer \
+                 hardware queues suffice"
             );
         }
         out
@@ -131,12 +132,12 @@ mod tests {
         assert_eq!((scsi.total_depth, scsi.usable), (2816, 64));
         let text = scsi.text();
         assert!(
-            text.contains("2816  tags that 8 hardware queues make together") && text.contains("queue_depth=8"),
+            text.contains("2816  tags of 8 hardware queues together") && text.contains("queue_depth=8"),
             "{text}"
         );
         assert_eq!(Scsi::of(&depth, 352, true).total_depth, 352);
         let fits = Scsi::of(&ScsiDepth { queue_depth: 4096, window: None, ..depth }, 128, false);
-        assert!(fits.usable == 1024 && !fits.text().contains("more wait"));
+        assert!(fits.usable == 1024 && !fits.text().contains("wait below"));
     }
 
     #[test]

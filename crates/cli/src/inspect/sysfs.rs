@@ -224,7 +224,7 @@ fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
         notes.push("single-queue: its elevators are those of the legacy block layer".to_owned());
     } else if d.nr_hw_queues.is_none() {
         notes.push(
-            "no mq directory: it takes bios as they come (no request queue of its own), or is not shown".to_owned(),
+            "no mq directory: bio-based (no request queue of its own), or hidden".to_owned(),
         );
     }
     if let (Some(value), Some(kind)) = (scsi_use_blk_mq, d.kind.as_deref())
@@ -233,7 +233,7 @@ fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
         notes.push(format!("scsi_mod.use_blk_mq={value} has no effect on this disk: it is no SCSI disk ({kind})"));
     }
     if d.nr_hw_queues.is_some_and(|n| n > 1) && d.scheduler.as_deref().is_some_and(|s| s != "none") {
-        notes.push("an elevator over several hardware queues: requests of all CPUs meet in it".to_owned());
+        notes.push("one elevator over several hardware queues: requests of all CPUs share it".to_owned());
     }
     if !d.queue.is_empty() && !d.queue.contains_key("wbt_lat_usec") {
         notes.push("no wbt_lat_usec: the kernel was built without writeback throttling, or it cannot apply".to_owned());

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("what").required(true).args(["list", "show_config"])))]
 pub struct MultipathArgs {
-    /// List the multipath disks of a daemon that serves, as multipath -ll does; -l and -ll are the same
+    /// List the multipath disks of a serving daemon, as multipath -ll does; -l and -ll are the same
     #[arg(short = 'l', action = clap::ArgAction::Count)]
     pub list: u8,
     /// Print the configuration of --config with its defaults, as multipath -t does
@@ -38,7 +38,7 @@ pub struct MultipathArgs {
     /// A file in the syntax of multipath.conf(5)
     #[arg(long, value_name = "FILE", requires = "show_config")]
     pub config: Option<PathBuf>,
-    /// With -t: what holds for the disk of this WWID, each option with the line that says so
+    /// With -t: the options in effect for the disk of this WWID, each with the line that sets it
     #[arg(long, value_name = "WWID", requires = "show_config")]
     pub wwid: Option<String>,
     /// With -t: as --wwid, by the vendor of INQUIRY

@@ -35,20 +35,20 @@ pub struct ServeArgs {
     /// Serve the disks of a libvirt domain over vhost-user-blk, with its queues and IOThreads
     #[arg(help_heading = DISKS, long, value_name = "DOMAIN.xml")]
     pub libvirt: Option<PathBuf>,
-    /// Setting of every disk's queues, under its kernel name, over those of the file; may be repeated
+    /// Setting of every disk's queues, under its kernel name, overrides the file; may be repeated
     #[arg(help_heading = DISKS, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
-    /// Where sockets are made whose path is not absolute, instead of the working directory
+    /// Directory of sockets with a relative path [default: the working directory]
     #[arg(help_heading = EXPORTS, long, value_name = "DIR")]
     pub socket_dir: Option<PathBuf>,
-    /// Reactor threads, where the file names none; without, one per virtqueue up to the CPUs
+    /// Number of IOThreads, if the file names none [default: one per virtqueue, at most one per CPU]
     #[arg(help_heading = EXPORTS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub iothreads: Option<u64>,
-    /// Virtqueues of exports that do not say; without, as many as there are CPUs
+    /// Virtqueues of exports without num_queues [default: one per CPU]
     #[arg(help_heading = EXPORTS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub num_queues: Option<u64>,
-    /// NBD clients may (on) or must (require) speak TLS; exports whose TLS the file settles keep it. With certificates
-    /// the default is require
+    /// NBD clients may (on) or must (require) use TLS; exports with TLS settings in the file keep those. With
+    /// certificates the default is require
     #[arg(
         help_heading = TLS,
         long,
@@ -63,28 +63,28 @@ pub struct ServeArgs {
     /// NBD clients must show a certificate of ca-cert.pem's authority that ca-crl.pem does not revoke
     #[arg(help_heading = TLS, long, requires = "tls_certificates")]
     pub tls_verify_peer: bool,
-    /// Open every disk so that it cannot be written
+    /// Open every disk read-only
     #[arg(help_heading = DISKS, long)]
     pub read_only: bool,
-    /// How often the load of IOThreads is checked, to move a virtqueue that was not placed by hand; seconds, 0 = never
+    /// Interval of load balancing between IOThreads, in seconds; 0 = never; manually mapped virtqueues stay
     #[arg(help_heading = EXPORTS, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub balance: f64,
-    /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
+    /// Control socket, for mqblk ctl [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(help_heading = DAEMON, long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve Prometheus' page of counters (GET /metrics) there
+    /// Serve metrics for Prometheus (GET /metrics) at this address
     #[arg(help_heading = DAEMON, long, value_name = "ADDRESS:PORT | unix:PATH")]
     pub metrics: Option<Listen>,
-    /// Be this user once all is open: root only, without a way back
+    /// Switch to this user once everything is open; root only, irreversible
     #[arg(help_heading = DAEMON, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
-    /// How the log on standard error looks
+    /// Format of the log on standard error
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub log_format: Format,
-    /// What is logged: this and what is worse
+    /// Lowest severity that is logged
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Least::Info, value_name = "LEVEL")]
     pub log_level: Least,
-    /// Check everything, print the plan and the commands of clients, and touch nothing
+    /// Check everything, print the plan and the clients' commands, and change nothing
     #[arg(help_heading = DAEMON, long, visible_alias = "print-plan")]
     pub dry_run: bool,
     /// Print the plan as JSON

@@ -222,7 +222,7 @@ fn export(
         (None, [only]) => only.name.clone(),
         (None, _) => {
             if section.get("disk").is_none() {
-                section.refuse("", "has no disk, and there is not just one; add disk = \"NAME\"");
+                section.refuse("", "names no disk, but the file does not have exactly one; add disk = \"NAME\"");
             }
             String::new()
         }

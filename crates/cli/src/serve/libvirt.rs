@@ -245,7 +245,7 @@ fn limits(tune: &IoTune, of: &str, warnings: &mut Vec<String>) -> Vec<(String, S
     let set = all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.as_ref()?.trim().to_owned())));
     if tune.has_burst() {
         warnings.push(format!(
-            "{of}: bursts of <iotune> (*_max, size_iops_sec, group_name) are not taken over; see iops_total_burst"
+            "{of}: bursts of <iotune> (*_max, size_iops_sec, group_name) are ignored; see iops_total_burst"
         ));
     }
     set.collect()
@@ -277,7 +277,7 @@ fn mapping(driver: &Driver, ids: &[u64]) -> Result<Mapping, String> {
     if let Some(one) = number(&driver.iothread, "iothread")? {
         return match list {
             [] => Ok(Mapping::round_robin([known(one)?])),
-            _ => Err("has iothread= and <iothreads>: libvirt takes one of the two".to_owned()),
+            _ => Err("has iothread= and <iothreads>: libvirt accepts only one of them".to_owned()),
         };
     }
     let mut entries = Vec::with_capacity(list.len());

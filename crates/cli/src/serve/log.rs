@@ -139,7 +139,7 @@ impl log::Log for Logger {
         // Relaxed: only a count.
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let message = format!("{lost} lines of this log are lost: standard error is not read");
+            let message = format!("{lost} log lines were dropped: the reader of standard error is too slow");
             text.insert_str(0, &line(self.style, now(), Level::Warn, &message, &Fields::default()));
         }
         if let Err(TrySendError::Full(_)) = self.lines.try_send(Line::Text(text)) {

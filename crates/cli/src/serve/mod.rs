@@ -46,7 +46,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let request = Request::resolve(args)?;
     if let (Some(_), Some(kind)) = (&user, needs_root(&request.plan)) {
         let text = format!(
-            "--user: exports of type={kind} need root again when they end; serve them by a daemon of their own"
+            "--user: exports of type={kind} need root again when they are removed; serve them by a separate daemon"
         );
         return Err(Failure::new(text));
     }
@@ -111,13 +111,13 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
         manager.reloading();
         match operator.reload() {
             Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
-            Err(e) => ::log::error!("reload: nothing was done: {e}"),
+            Err(e) => ::log::error!("reload failed, nothing was changed: {e}"),
         }
         operator.ready();
     }
     manager.stopping();
     drop((watchdog, metrics));
-    ::log::info!("ending: clients are let go");
+    ::log::info!("shutting down: disconnecting clients");
     // Accept no more commands. A command in progress completes first, because `end` waits for the operator's lock.
     drop(server);
     operator.end();
@@ -148,5 +148,5 @@ fn keep_balanced(operator: &Arc<Operator>, seconds: f64) -> Result<(), Failure> 
         }
     };
     let started = std::thread::Builder::new().name("mqblk-balance".into()).spawn(look);
-    started.map(drop).map_err(|e| Failure::new(format!("cannot start the thread that looks at the load: {e}")))
+    started.map(drop).map_err(|e| Failure::new(format!("cannot start the load-balancing thread: {e}")))
 }

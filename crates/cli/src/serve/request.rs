@@ -239,7 +239,7 @@ pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>, ours: &[&str])
         let is_control = ours.contains(&s.name.as_str()) || control.is_some_and(|c| host::handed::is_at(&s.at, c));
         !is_control && !serves(&s.at)
     });
-    let rule = "no export listens there; name one so, or give it this address";
+    let rule = "no export uses it; give an export this name or this address";
     unused.map(|s| format!("socket '{}' at {} was handed over: {rule}", s.name, s.at)).collect()
 }
 

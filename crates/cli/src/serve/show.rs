@@ -52,7 +52,7 @@ fn iothread(thread: &IoThreadPlan) -> String {
     match thread.poll.max_ns {
         Some(0) => format!("{cpus}, does not poll"),
         Some(ns) => format!("{cpus}, polls up to {ns} ns"),
-        None => format!("{cpus}, polls as long as it pays"),
+        None => format!("{cpus}, polls adaptively"),
     }
 }
 
@@ -99,7 +99,7 @@ fn served_by(plan: &CheckedPlan, export: &Export<'_>) -> String {
     let distinct = queues.iter().enumerate().take_while(|(i, q)| !queues[..*i].contains(q)).count();
     let names: Vec<&str> = queues[..distinct].iter().map(name).collect();
     let Some(n) = export.plan.kind.num_queues() else {
-        return format!("connections in turn: {}", names.join(" "));
+        return format!("connections round robin: {}", names.join(" "));
     };
     let last = n.saturating_sub(1);
     if distinct == 1 && queues.iter().all(|q| *q == queues[0]) {

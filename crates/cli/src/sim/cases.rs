@@ -24,8 +24,8 @@ const LAST_EVENTS: usize = 60;
 const LETTERS: [&str; 4] = [
     "time in microseconds, then what happened:",
     "  Q bio submitted   I inserted   D issued to the device   C completed by it   E bio ended",
-    "  B device busy     R given back T asked about a late one F fault of its own  H CPU goes or comes",
-    "  X settings        S phase      (a submission is told when its call returns, after what it set off)",
+    "  B device busy     R requeued   T timeout expired         F injected fault  H CPU hotplug",
+    "  X settings        S phase      (a submission is listed when its call returns, after the events it caused)",
 ];
 
 /// Runs the cases that `args` select.
@@ -161,7 +161,7 @@ fn cut_short(failure: &swarm::Failure) -> String {
     let (head, last) = trace.split_at(from);
     let kept: Vec<&String> = head.iter().filter(is_setting).collect();
     kept.iter().for_each(|line| out += &format!("{line}\n"));
-    let _ = writeln!(out, "{:>19}{} events are left out, but for settings and phases", "", head.len() - kept.len());
+    let _ = writeln!(out, "{:>19}{} earlier events omitted, except settings and phases", "", head.len() - kept.len());
     last.iter().for_each(|line| out += &format!("{line}\n"));
     out
 }
@@ -185,7 +185,7 @@ fn summary(out: &mut String, kind: Kind, r: &Report) {
     };
     if kind != Kind::Pressure {
         fact("bios", format!("{} in {} requests, {} ended with an error", r.bios, r.requests, r.errors));
-        fact("safety", format!("{:.3} s of virtual time, nothing forbidden happened", seconds(r.safety_ns)));
+        fact("safety", format!("{:.3} s of virtual time, no rule violated", seconds(r.safety_ns)));
         let (n, s) = (r.outstanding, seconds(r.liveness_ns));
         fact("liveness", format!("without new faults the last {n} bios ended in {s:.3} s of virtual time"));
     }

@@ -114,7 +114,7 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
     over(&mut out, scenario, rows);
     fitted(&mut out, scenario);
     if !scenario.beside.is_empty() {
-        out += "\npublished as well, and not figures of this disk:\n";
+        out += "\nalso published, but not figures of this disk:\n";
         scenario.beside.iter().for_each(|b| {
             let _ = writeln!(out, "  {b}");
         });
@@ -162,7 +162,7 @@ fn over(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
     let all = over_rows(scenario, rows);
     if !all.is_empty() {
         out.push_str(
-            "\npublished without the load at which it was seen; simulated, over all rows that are against one:\n",
+            "\npublished without the load; simulated range over all rows that are compared with another row:\n",
         );
     }
     let change = |r: f64| if r < 2.0 { format!("{:+.1} %", 100.0 * (r - 1.0)) } else { format!("{r:.1} times") };

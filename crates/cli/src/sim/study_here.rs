@@ -125,12 +125,13 @@ pub(super) fn text(here: &HostResults, study: Study) -> String {
         let percent = 100.0 * APART;
         let _ = writeln!(
             out,
-            "runs of a point are more than {percent:.0} % apart: other programs had the CPUs, and the errors say little; repeat when the \
-             machine is idle"
+            "runs of a point are more than {percent:.0} % apart: other programs used the CPUs, so the errors mean \
+             little; repeat when the machine is idle"
         );
     }
     if !here.own_costs {
-        out += "the costs are built in and of another machine: 'mqblk calibrate --out FILE', then --machine FILE\n";
+        out += "the costs are the built-in ones, of another machine; for this host's: 'mqblk calibrate --out FILE', \
+                then --machine FILE\n";
     }
     out
 }

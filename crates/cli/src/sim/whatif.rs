@@ -126,13 +126,13 @@ fn render(name: &str, plan: &Plan, a: &Answers) -> String {
     }
     let _ = writeln!(
         out,
-        "{} possible machines, over {} constants that are not known for sure; {}\n",
+        "{} possible machines, over {} uncertain constants; {}\n",
         a.members,
         plan.draws.names.len(),
         match a.describes {
             Some(true) => format!("{} of them match the measurement, and are used", a.kept),
             Some(false) => format!("{} of them match the measurement", a.kept),
-            None => "nothing measured of these jobs says which of them are this one".into(),
+            None => "no measurement of these jobs to select them by".into(),
         }
     );
     let widest = a.as_it_is.iter().map(|f| f.figure.len()).max().unwrap_or(0).max(8);

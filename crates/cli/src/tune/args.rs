@@ -26,13 +26,13 @@ pub struct TuneArgs {
     /// transactions JOB.tx (mean), JOB.tx_p99, JOB.commit (mean wait for a commit)
     #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC")]
     pub minimize: Option<String>,
-    /// Keep this, relative to the default settings (seq_read.bw>=95%) or absolute (a.p99<=2ms); may be repeated
+    /// Keep this limit, relative to the default settings (seq_read.bw>=95%) or absolute (a.p99<=2ms); may be repeated
     #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC>=BOUND")]
     pub keep: Vec<String>,
-    /// Search only the knobs named so: NAME, or NAME=VALUES (1,8,64 or 1..256); may be repeated
+    /// Search only this knob: NAME, or NAME=VALUES (1,8,64 or 1..256); may be repeated
     #[arg(help_heading = SEARCH, long, value_name = "NAME[=VALUES]")]
     pub knob: Vec<String>,
-    /// Do not search this, it is so in every run; may be repeated
+    /// Use this setting in every run and do not search it; may be repeated
     #[arg(help_heading = SEARCH, long, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub fix: Vec<(String, String)>,
     /// Search the load as well: iodepth or numjobs, of all jobs or of one (a.iodepth=1..256); may be repeated
@@ -41,8 +41,7 @@ pub struct TuneArgs {
     /// Time for all runs together: 10m, 90s
     #[arg(help_heading = SEARCH, long, value_name = "TIME", default_value = "10m")]
     pub budget: String,
-    /// Length of a run that confirms [default: the longest runtime of the jobs, or 2s]; those that screen take a
-    /// quarter
+    /// Length of a confirming run [default: the longest runtime of the jobs, or 2s]; screening runs take a quarter
     #[arg(help_heading = SEARCH, long, value_name = "TIME")]
     pub runtime: Option<String>,
     /// The smallest gain worth finding
@@ -54,20 +53,20 @@ pub struct TuneArgs {
     /// Resume an interrupted tuning from its results file; give the same options as then
     #[arg(help_heading = SEARCH, long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]
+    /// Results file, written after every run [default: mqblk-tune-TIME.jsonl here]
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Write what is recommended to this new file, as a configuration of mqblk serve (of a sim: target as its settings);
-    /// without FILE, of a kernel: target: to /sys/block/X, where it stays until the next boot
+    /// Write the recommendation to this new file, as a configuration of mqblk serve (for a sim: target: as its
+    /// settings); without FILE, for a kernel: target: to /sys/block/X, until the next boot
     #[arg(help_heading = OUTPUT, long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
-    /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
+    /// Write the tuning as a page (must end in .html), and its data beside it as .json
     #[arg(help_heading = OUTPUT, long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(help_heading = OUTPUT, long)]
     pub json: bool,
-    /// Print what is recommended in these forms: sysfs, udev, cmdline, modprobe, libvirt, qemu, toml
+    /// Print the recommendation in these forms: sysfs, udev, cmdline, modprobe, libvirt, qemu, toml
     #[arg(help_heading = OUTPUT, long, value_name = "FORM[,FORM]", value_delimiter = ',', value_parser = form)]
     pub print: Vec<Form>,
 }

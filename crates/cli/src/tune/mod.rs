@@ -323,7 +323,7 @@ fn kernel_target(target: Option<&str>) -> Result<PathBuf, String> {
     match target.map(TargetSpec::parse) {
         Some(Ok(TargetSpec::Kernel(path))) => Ok(path),
         _ => {
-            Err("--apply: of a --target that is no kernel:/dev/X it needs a file to write: --apply FILE.toml"
+            Err("--apply: --target is not kernel:/dev/X, so a file is needed: --apply FILE.toml"
                 .to_owned())
         }
     }
@@ -358,7 +358,7 @@ fn write_to_kernel(
     if plan.behind.as_ref().is_some_and(|tuned| *tuned != device.own_name()) {
         let shown = path.display();
         return Err(Failure::new(format!(
-            "--apply: nothing was written: {shown} is another disk than the one that was tuned; tune it, or name that one"
+            "--apply: nothing was written: {shown} is not the disk that was tuned; tune it, or name the tuned disk"
         )));
     }
     let said = kernel::write_for_good(&device, &all, force).map_err(|e| e.within("--apply: nothing was written"))?;
@@ -372,7 +372,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let written = file.and_then(|mut f| f.write_all(text.as_bytes()));
     written.map_err(|e| {
-        Failure::new(format!("--apply {}: {e}; the recommendation stands in the results file", path.display()))
+        Failure::new(format!("--apply {}: {e}; the recommendation is in the results file", path.display()))
     })
 }
 
@@ -401,7 +401,7 @@ fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
 fn other_results(args: &TuneArgs) -> Result<(), String> {
     match (&args.results, &args.resume) {
         (Some(results), Some(resume)) if !is_same(results, resume) => Err(format!(
-            "--results {}: --resume {} goes on in its own file; leave --results out",
+            "--results {}: --resume {} appends to its own file; leave --results out",
             results.display(),
             resume.display()
         )),
@@ -419,7 +419,7 @@ fn goals(args: &TuneArgs, names: &[String]) -> Result<(Goal, Vec<Keep>), String>
     let goal = match (&args.maximize, &args.minimize) {
         (Some(text), _) => Goal::parse(true, text, names),
         (None, Some(text)) => Goal::parse(false, text, names),
-        (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
+        (None, None) => Err("--maximize or --minimize: one of them is required, with the metric to improve".to_owned()),
     };
     let keeps = args.keep.iter().map(|k| Keep::parse(k, names)).collect::<Result<_, _>>();
     Ok((goal?, keeps?))
@@ -449,8 +449,8 @@ fn no_jobs(args: &TuneArgs) -> Result<(), String> {
     match flags.iter().find(|(_, given)| *given) {
         None => Ok(()),
         Some((flag, _)) => Err(format!(
-            "{flag}: the target has [guests], whose users are the load, and no job runs beside them; leave it out, and name the users by \
-             --maximize usersN.tpm"
+            "{flag}: the target has [guests], whose users are the load instead of jobs; leave it out, and name the \
+             users by --maximize usersN.tpm"
         )),
     }
 }

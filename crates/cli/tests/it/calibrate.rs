@@ -52,13 +52,13 @@ fn a_file_is_not_written_over_and_what_cannot_be_is_refused() {
     let dir = Dir::new("calibrate");
     std::fs::write(dir.path("here.toml"), "mine").unwrap();
     let done = dir.mqblk(&["calibrate", "--seconds", "0.1", "--out", "here.toml"]).exits(2);
-    done.says(&["--out here.toml: is there already", "--force"]);
+    done.says(&["--out here.toml: already exists", "--force"]);
     assert_eq!(std::fs::read_to_string(dir.path("here.toml")).unwrap(), "mine");
     dir.mqblk(&["calibrate", "--seconds", "0.1", "--out", "here.toml", "--force"])
         .exits(0)
         .prints(&["costs.path.syscall_ns"]);
     assert!(std::fs::read_to_string(dir.path("here.toml")).unwrap().contains("[costs.path]"));
-    dir.mqblk(&["calibrate", "--out", "none/here.toml"]).exits(2).says(&["there is no directory none"]);
+    dir.mqblk(&["calibrate", "--out", "none/here.toml"]).exits(2).says(&["directory none does not exist"]);
     dir.mqblk(&["calibrate", "--seconds", "0"]).exits(2).says(&["0.1..=600"]);
 }
 

@@ -71,7 +71,7 @@ fn bad_targets() {
     refused("[a]\nsize=2g\n", &["--target", "null:size=1g"], &["has 1073741824 bytes, the job needs 2147483648"]);
     refused("[a]\nrw=read\n", &["--target", "new"], &["'new' does not exist and the job gives no size", "size=1g"]);
     refused("[a]\nsize=1m\nallow_file_create=0\n", &["--target", "new"], &["allow_file_create=0"]);
-    refused(GOOD, &["--target", "no/such/dir"], &["needs a directory 'no/such': make it first"]);
+    refused(GOOD, &["--target", "no/such/dir"], &["directory 'no/such' does not exist: create it"]);
     refused(GOOD, &["--target", "."], &["'.' is a directory: a target must be a regular file or a block device"]);
     refused(GOOD, &["--target", "/dev/null"], &["'/dev/null' is a special file"]);
     refused("[a]\nsize=8000t\n", &[], &["its file system has", "use a smaller size="]);
@@ -115,7 +115,7 @@ fn bad_comparisons() {
     refused(&["--a", "", "--b", "mode=mq"], &["--a '': must be KEY=VALUE", "default"]);
     refused(&with(&["--target", "new", "--results", "no/dir/r"]), &["--results no/dir/r: cannot be made", "directory"]);
     refused(&with(&["--results", "old.jsonl"]), &["old.jsonl: exists", "choose another name"]);
-    refused(&with(&["--target", "no/such/dir"]), &["A (mode=sq)", "make it first"]);
+    refused(&with(&["--target", "no/such/dir"]), &["A (mode=sq)", "create it"]);
     assert_eq!(fs::read_to_string(dir.path("old.jsonl")).unwrap(), "x\n");
 }
 

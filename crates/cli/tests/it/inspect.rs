@@ -110,7 +110,7 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     let dir = Dir::new("live");
     dir.file("job.fio", "[a]\nioengine=libaio\nrw=randread\nbs=4k\niodepth=16\nsize=64m\nruntime=120\ntime_based=1\n");
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live"]).output().unwrap());
-    assert!(status == 2 && err.contains("no run of mqblk by this user is going on; start one"), "{err}");
+    assert!(status == 2 && err.contains("no run of mqblk by this user is in progress; start one"), "{err}");
     let run = start_slow_run(&dir);
     let text = ask_until(&dir, &["inspect", "--live"], |t| t.contains("-- hctx0/active\n4\n"));
     for needle in [
@@ -138,7 +138,7 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     drop(other);
     ask_until(&dir, &["inspect", "--live"], |t| t.contains(&format!("process {pid}:")));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "1"]).output().unwrap());
-    assert!(status == 2 && err.contains("process 1 is not a run of mqblk by this user; there are"), "{err}");
+    assert!(status == 2 && err.contains("process 1 is not a run of mqblk by this user; runs in progress:"), "{err}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_run_that_goes_on_takes_other_settings_and_reports_them() {
     let job = "[a]\nioengine=libaio\nrw=randread\nbs=4k\niodepth=16\nnumjobs=2\nsize=64m\nruntime=60\ntime_based=1\n";
     dir.file("job.fio", job);
     let (status, _, err) = said(&alone(&dir, &["set", "scheduler=none"]).output().unwrap());
-    assert!(status == 2 && err.contains("set: no run of mqblk by this user is going on"), "{err}");
+    assert!(status == 2 && err.contains("set: no run of mqblk by this user is in progress"), "{err}");
     let target = "model:size=1g,lat_us=300";
     let mut command = alone(&dir, &["run", "job.fio", "--target", target, "--set", "nr_cpus=2", "--json"]);
     let run = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
@@ -155,18 +155,18 @@ fn a_run_that_goes_on_takes_other_settings_and_reports_them() {
     let set = |args: &[&str]| said(&alone(&dir, &[&["set"], args].concat()).output().unwrap());
     let (status, out, err) = set(&["scheduler=mq-deadline", "nr_hw_queues=1"]);
     let begins =
-        format!("{target}: nr_hw_queues 2 -> 1, nr_requests 64 -> 128, scheduler none -> mq-deadline; no I/O could");
+        format!("{target}: nr_hw_queues 2 -> 1, nr_requests 64 -> 128, scheduler none -> mq-deadline; new I/O was");
     assert!(status == 0 && out.starts_with(&begins), "{out}{err}");
     assert_eq!(set(&["iosched.read_expire=100"]).1, format!("{target}: iosched.read_expire 500 -> 100\n"));
     assert_eq!(
         set(&["iops_total=1000", "--pid", &run.id().to_string()]).1,
         format!("{target}: iops_total 0 -> 1000\n")
     );
-    assert_eq!(set(&["nomerges=0", "--disk", target]).1, format!("{target}: as it was\n"));
+    assert_eq!(set(&["nomerges=0", "--disk", target]).1, format!("{target}: unchanged\n"));
     for (args, says) in [
         (&["queue_depth=0"][..], "queue_depth=0: must be 1..=10240"),
-        (&["nomerges=1", "--disk", "sda"], "--disk sda: the run has none of this name, but model:"),
-        (&["nomerges=1", "--pid", "1"], "process 1 is not a run of mqblk by this user; there are"),
+        (&["nomerges=1", "--disk", "sda"], "--disk sda: no such disk in the run; it has model:"),
+        (&["nomerges=1", "--pid", "1"], "process 1 is not a run of mqblk by this user; runs in progress:"),
         (&["nomerges"], "must be KEY=VALUE"),
     ] {
         let (status, out, err) = set(args);

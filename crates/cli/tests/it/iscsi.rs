@@ -55,7 +55,7 @@ fn jobs_run_and_verify_on_a_target() {
         assert!(text.contains("me%***@") && !text.contains("secretsecret"), "{file}");
     }
     // Without the password, and with another one.
-    for (password, part) in [("", "set LIBISCSI_CHAP_PASSWORD"), ("secretsecret2", "user 'me' was refused")] {
+    for (password, part) in [("", "set LIBISCSI_CHAP_PASSWORD"), ("secretsecret2", "rejected the login of user 'me'")] {
         let refused = run("c.fio", &me, password);
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && text.contains(part) && !text.contains("secretsecret"), "{text}");
@@ -85,9 +85,9 @@ fn targets_and_disks_are_discovered() {
     // Errors are the same as with a target.
     let refused = ask(&[portal, "--luns"], "secretsecret2").exits(2);
     assert!(refused.out.contains(IQN), "what could be found is printed: {refused:?}");
-    refused.says(&["user 'me' was refused"]);
+    refused.says(&["rejected the login of user 'me'"]);
     ask(&[portal], "").exits(2).says(&["set LIBISCSI_CHAP_PASSWORD"]);
-    ask(&[&me], "").exits(2).says(&["a portal is asked for all its targets"]);
+    ask(&[&me], "").exits(2).says(&["discovery lists all targets of a portal"]);
     ask(&["nbd://h"], "").exits(2).says(&["must be iscsi://"]);
     tgtd.admin("--op unbind --mode target --tid 1 -I ALL");
     ask(&[&bare], "").exits(2).says(&["has no target for this host"]);

@@ -173,7 +173,7 @@ fn what_the_kernel_refuses_or_bends_is_said_and_nothing_stays() {
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
     // Below the kernel's minimum.
-    disk.run(&["--set", "nr_requests=1"]).exits(0).says(&["nr_requests=1: ", "has made it 4, and that is in effect"]);
+    disk.run(&["--set", "nr_requests=1"]).exits(0).says(&["nr_requests=1: ", "changed it to 4, which is in effect"]);
     assert_eq!(disk.settings(), before);
     // An I/O error: the file below the device is truncated.
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread").replace("size=2m", "offset=8m\nsize=2m"));
@@ -263,8 +263,8 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
         disk.waits_for(|| disk.value("nomerges") == "2");
         // While the run exists, other processes do not touch the disk.
         let restore = disk.dir.mqblk(&["restore", &disk.node]).exits(0);
-        restore.prints(&[&format!("process {}, which is still there", run.id())]);
-        disk.run(&["--set", "nr_requests=64"]).exits(2).says(&["its settings are changed by mqblk, process"]);
+        restore.prints(&[&format!("process {}, which is still running", run.id())]);
+        disk.run(&["--set", "nr_requests=64"]).exits(2).says(&["its settings are in use by mqblk, process"]);
         run.signal("KILL");
         run.ends();
         assert_eq!(
@@ -276,11 +276,11 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     };
     kill();
     let next = disk.run(&[]).exits(0);
-    next.says(&["warning: ", "put back what mqblk, process", "scheduler none -> mq-deadline", "nomerges 2 -> 0"]);
+    next.says(&["warning: ", "put back settings that mqblk,", "scheduler none -> mq-deadline", "nomerges 2 -> 0"]);
     assert_eq!(disk.settings(), before);
     kill();
     let restore = disk.dir.mqblk(&["restore", disk.name()]).exits(0);
-    restore.prints(&["put back what mqblk", "iosched.fifo_batch 16 -> 9", "nr_requests 256 -> 100"]);
+    restore.prints(&["put back settings that mqblk", "iosched.fifo_batch 16 -> 9", "nr_requests 256 -> 100"]);
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
     disk.dir.mqblk(&["restore", disk.name()]).exits(0).prints(&["nothing to put back"]);
@@ -317,7 +317,7 @@ fn a_device_in_use_or_with_data_is_rejected_without_force() {
     disk.run(&[]).exits(2).says(&["is in use", &at, "the job would write to it", "--force"]);
     read(&["--set", "nomerges=1"]).exits(2).says(&[&at, "its settings would change under its users"]);
     read(&[]).exits(0);
-    read(&["--set", "nomerges=1", "--force"]).exits(0).says(&["warning: ", &at, "--force: used all the same"]);
+    read(&["--set", "nomerges=1", "--force"]).exits(0).says(&["warning: ", &at, "used anyway because of --force"]);
     drop(mount);
     disk.run(&[]).exits(2).says(&["there is a file system (ext2, ext3 or ext4) on it", "wipefs", "--force"]);
     disk.dir.program("wipefs", &["--all", "-q", &disk.node]).exits(0);
@@ -472,7 +472,7 @@ fn two_partitions_of_one_disk_share_its_settings() {
     let other = disk.start(&["--set", "scheduler=mq-deadline"], "mq-deadline");
     run(&job, &["--set", "scheduler=none", "--set", "nomerges=2"])
         .exits(2)
-        .says(&["its settings are changed by mqblk, process"]);
+        .says(&["its settings are in use by mqblk, process"]);
     other.signal("INT");
     other.ends();
     drop(parts);
@@ -595,7 +595,7 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     let apply = |more: &[&str]| tune(&[&["--resume", "w", "--apply"], more].concat());
     apply(&[]).exits(2).says(&["nothing was written", "is mounted at", "its settings would change under its users"]);
     assert_eq!(disk.settings(), before);
-    apply(&["--force"]).exits(0).says(&["--force: used all the same", "nr_requests=64"]);
+    apply(&["--force"]).exits(0).says(&["used anyway because of --force", "nr_requests=64"]);
     assert_eq!(disk.value("nr_requests"), "64");
     drop(mount);
     fs::write(disk.queue("nr_requests"), "128").unwrap();

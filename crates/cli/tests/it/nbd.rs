@@ -75,7 +75,7 @@ fn what_cannot_be_used_is_refused_with_a_remedy() {
     refused(
         "nbds://h/?tls-psk-file=k",
         2,
-        &["tls_psk_file=k: only certificates (X.509) are there, no pre-shared keys"],
+        &["tls_psk_file=k: only X.509 certificates are supported, not pre-shared keys"],
     );
     let none = "tls-certificates=none/ca-cert.pem: No such file or directory (os error 2); name a PEM file";
     refused("nbds://h/?tls-certificates=none", 2, &[none]);

@@ -247,7 +247,7 @@ fn bad_names_are_refused_before_anything_runs() {
     dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\n")).file("r.jsonl", "{}\n");
     let run = |report: &str| dir.mqblk(&["run", "j.fio", "--target", "null:size=1g", "--report", report]).exits(2);
     run("out.htm")
-        .says(&["--report out.htm: must be a name that ends in .html; what it shows is written beside it as .json"]);
+        .says(&["--report out.htm: must be a name that ends in .html; its data is written beside it as .json"]);
     run("no/out.html")
         .says(&["--report no/out.html: cannot be written: ", "name a file in a directory you may write to"]);
     let taken = ["run", "j.fio", "--target", "null:size=1g", "--json", "--output", "o.json", "--report", "o.html"];

@@ -160,7 +160,7 @@ fn ctrl_c_while_a_file_is_made_takes_it_away_again() {
     dir.file("j.fio", "[a]\nfilename=data\nrw=read\nsize=2g\n");
     let run = dir.start(&["run", "j.fio", "--eta=always"], "Laying out IO file 'data' (2048MiB): [");
     run.signal("INT");
-    run.ends().exits(130).says(&["creation of 'data' was interrupted; it is as it was before"]);
+    run.ends().exits(130).says(&["creation of 'data' was interrupted; its previous state was restored"]);
     assert_eq!(dir.list(), ["j.fio"]);
 }
 

@@ -133,7 +133,7 @@ fn the_published_domain_works() {
     }
     dir.file("vm.xml", &domain);
     let done = dry_run(&dir, &["--libvirt", "vm.xml"]).exits(2);
-    done.says(&["mqblk: vm.xml: target=/var/lib/libvirt/images/data.img: there is no such image", "(disk 'vdb')"]);
+    done.says(&["mqblk: vm.xml: target=/var/lib/libvirt/images/data.img: the image does not exist", "(disk 'vdb')"]);
     dir.file("net.xml", "<network/>");
     dry_run(&dir, &["--libvirt", "net.xml"])
         .exits(2)
@@ -152,7 +152,7 @@ fn the_example_configuration_works() {
     let example = format!("{EXAMPLES}/serve.toml");
     let out = dry_run(&dir, &[&example]).exits(0);
     out.prints(&[
-        "IOThread io0: CPU 0, polls as long as it pays\n",
+        "IOThread io0: CPU 0, polls adaptively\n",
         "disk data: ram:size=64m, write back, on_enospc=report, serial 'MQBLK0001'\n",
         "  settings: iosched.read_expire=250 nr_requests=128 scheduler=mq-deadline\n",
         "  virtqueues: io0 0,3; io1 1-2\n",
@@ -203,7 +203,7 @@ fn bad_configurations_are_refused_with_their_lines() {
     );
     refused(
         &format!("[[disk]]\ntarget = \"x.img\"\n{export}"),
-        &["c.toml:2: target=x.img: there is no such image; make it first (truncate -s 10G FILE) (disk 'x.img')"],
+        &["c.toml:2: target=x.img: the image does not exist; create it first (truncate -s 10G FILE) (disk 'x.img')"],
     );
     refused(
         &format!("[[disk]]\ntarget = \"null\"\n{export}{export}socket = \"null.nbd.sock\"\nexport_name = \"null\"\n"),
@@ -229,7 +229,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
         assert_eq!(done.out, "");
         done.says(says);
     };
-    refused(&["none.img"], &["mqblk: target=none.img: there is no such image; make it first"]);
+    refused(&["none.img"], &["mqblk: target=none.img: the image does not exist; create it first"]);
     refused(
         &["odd.img"],
         &["target=odd.img: has 1000 bytes, which is not whole blocks of 512", "truncate -s 1024 FILE"],

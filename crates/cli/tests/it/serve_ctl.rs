@@ -219,7 +219,7 @@ fn bad_requests_to_the_socket_are_answered_or_dropped() {
     assert_eq!(answers.len(), 5, "{answers:#?}");
     assert_eq!(answers[0]["ok"]["disks"][0]["name"], "a");
     for answer in &answers[1..4] {
-        assert!(answer["error"]["message"].as_str().unwrap().starts_with("that is no question: "), "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().starts_with("not a valid request: "), "{answer}");
     }
     assert!(answers[4]["ok"]["iothreads"][0]["cpu_ns"].is_u64());
     let idle: Vec<_> = (0..100).map(|_| UnixStream::connect(d.dir.path("ctl.sock"))).collect();
@@ -334,7 +334,7 @@ fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
         let args = [&["serve", "ram:size=1m", "--socket-dir", "/tmp", "--control", "other.sock"][..], &flag].concat();
         let args: Vec<_> = if flag[0] == "--control" { [&args[..4], &flag].concat() } else { args };
         let done = d.dir.mqblk(&args).exits(2);
-        assert!(done.err.contains("it is no socket"), "{done:?}");
+        assert!(done.err.contains("the file is not a socket"), "{done:?}");
         assert_eq!(fs::metadata(d.dir.path("precious.img")).unwrap().len(), 1 << 20);
     }
     // Requests wait behind the drain when the daemon is told to shut down.

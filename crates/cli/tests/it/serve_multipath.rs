@@ -124,7 +124,7 @@ fn a_multipath_conf_tells_a_run_and_a_served_disk_what_to_do() {
     conf(&dir, &format!("blacklist {{\n\twwid \"{WWID}\"\n}}\n"));
     refused(&["m.conf:16: wwid '360000000000000000e00000000010001': is blacklisted here"]);
     conf(&dir, "overrides {\n\tpath_selector \"io-affinity 0\"\n}\n");
-    refused(&["m.conf:16: path_selector=io-affinity: needs to know"]);
+    refused(&["m.conf:16: path_selector=io-affinity: needs the CPUs"]);
     let asked =
         ["multipath", "--config", "m.conf", "-t", "--wwid", WWID, "--vendor", "IET", "--product", "VIRTUAL-DISK"];
     dir.mqblk(&asked).exits(0).prints(&["\tfailback \"immediate\" # m.conf:11, devices\n"]);
@@ -139,18 +139,18 @@ fn what_is_wrong_is_said_where_it_stands() {
         (two, "failback = \"later\"", "c.toml:5: failback=later: must be manual, immediate, followover or seconds"),
         (two, "prio = [1]", "c.toml:5: prio=1: must be const, alua or one number for each path"),
         (two, "polling_interval = true", "c.toml:5: polling_interval=true: must be a text, a number"),
-        (two, "path_checker = \"tur\"", "c.toml:5: path_checker=tur: path ./a.img knows no TEST UNIT READY"),
+        (two, "path_checker = \"tur\"", "c.toml:5: path_checker=tur: path ./a.img does not support TEST UNIT READY"),
         (
             two,
             "path_grouping_policy = \"group_by_tpg\"",
-            "c.toml:5: path_grouping_policy=group_by_tpg: needs to know the target port groups",
+            "c.toml:5: path_grouping_policy=group_by_tpg: needs the target port groups",
         ),
         (two, "detect_prio = \"yes\"", "c.toml:5: detect_prio=yes: path ./a.img is no SCSI device"),
         (two, "path_cpus = [\"0x1\"]", "c.toml:5: path_cpus=0x1: must be a mask of CPUs below"),
         (two, "path_cpus = [\"0x0\", \"0x2\"]", "c.toml:5: path_cpus=0x0+0x2: must be a mask of CPUs below"),
         (two, "conf = \"a:b\"", "c.toml:5: conf=a:b: must be the name of a file"),
         (two, "chunk = \"64k\"", "c.toml:5: chunk: has no effect without stack = \"stripe\""),
-        ("\"ram:size=1m\", \"ram:size=1m\"", "", "c.toml:4: targets: path ram:size=1m: memory of its own"),
+        ("\"ram:size=1m\", \"ram:size=1m\"", "", "c.toml:4: targets: path ram:size=1m: a memory disk"),
         ("\"./a.img\", \"null\"", "", "c.toml:4: targets: path null is of another kind"),
     ] {
         dir.file("c.toml", &config(targets, more));

@@ -88,7 +88,7 @@ fn files_that_do_not_fit_are_refused_and_nothing_is_touched() {
     image(&dir, "tiny.img", 32 << 10);
     fs::hard_link(dir.path("a.img"), dir.path("twin.img")).unwrap();
     for (targets, more, says) in [
-        (&["a.img", "none.img"][..], "", "c.toml:4: target=none.img: there is no such image; make it first"),
+        (&["a.img", "none.img"][..], "", "c.toml:4: target=none.img: the image does not exist; create it first"),
         (&["a.img", "tiny.img"], "", "c.toml:4: target=tiny.img: has 32768 bytes: must be at least one chunk (64k);"),
         (&["a.img", "twin.img"], "", "c.toml:4: target=twin.img: is the same image as 'a.img' of this disk;"),
         (&["a.img"], "", "c.toml:4: targets: 1 of them: a stripe has 2..=256"),

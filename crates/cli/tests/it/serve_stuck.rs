@@ -132,7 +132,7 @@ fn a_move_that_cannot_be_made_leaves_all_as_it_was() {
         server.start();
         client.join().unwrap().exits(0);
     });
-    daemon.until("all its connections are there again");
+    daemon.until("all its connections are up again");
     ctl(&dir, &["map", "n.n", "io0"]).exits(0);
     ctl(&dir, &["map", "n.n", "io1"]).exits(0);
     ctl(&dir, &["shutdown"]).exits(0);
@@ -149,7 +149,7 @@ fn shutdown_reports_pending_io_and_a_second_signal_exits() {
     thread::scope(|scope| {
         let client = writes(&dir, scope);
         daemon.signal("TERM");
-        let said = daemon.until("ending waits for 1 request");
+        let said = daemon.until("shutdown waits for 1 request");
         assert!(said.contains("disk 'n'") && said.contains("another SIGTERM"), "{said}");
         daemon.signal("TERM");
         assert_ne!(daemon.ends().status, 0);
@@ -166,7 +166,7 @@ fn a_disk_whose_server_is_down_is_removed_by_force() {
     server.kill();
     thread::scope(|scope| {
         let client = writes(&dir, scope);
-        ctl(&dir, &["remove", "n"]).exits(2).says(&["export 'n.n' has clients", "by force"]);
+        ctl(&dir, &["remove", "n"]).exits(2).says(&["export 'n.n' has clients", "--force"]);
         let done = beside(&dir, &["remove", "--force", "n"]).exits(0);
         assert_eq!(done.out, "ended export 'n.n'\nclosed disk 'n'\n");
         let failed = client.join().unwrap();
@@ -223,7 +223,7 @@ fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     // Changes to other disks work meanwhile, too.
     ctl(&dir, &["set", "r", "nomerges=2"]).exits(0);
     ctl(&dir, &["add", "ram:size=1m"]).exits(0);
-    ctl(&dir, &["remove", "n"]).exits(2).says(&["export 'n.v' has clients", "by force"]);
+    ctl(&dir, &["remove", "n"]).exits(2).says(&["export 'n.v' has clients", "--force"]);
     let done = beside(&dir, &["remove", "--force", "n"]).exits(0);
     assert_eq!(done.out, "ended export 'n.v'\nclosed disk 'n'\n");
     let request = other.block(block::IN, 0, 512).unwrap();
@@ -248,7 +248,7 @@ fn left_behind(dir: &Dir, config: &str) {
     client.wait().unwrap();
     dir.file("serve.toml", config);
     let lines = ctl(dir, &["reload"]).exits(0).out;
-    assert!(lines.contains("export 'n.n' has let its clients go, but has not ended"), "{lines}");
+    assert!(lines.contains("export 'n.n' has disconnected its clients, but has not ended"), "{lines}");
     assert!(lines.contains("ctl remove --force n.n"), "{lines}");
 }
 
@@ -262,7 +262,7 @@ fn an_end_waits_for_what_was_removed_before() {
     server.kill();
     left_behind(&dir, AGAIN);
     daemon.signal("TERM");
-    let said = daemon.until("ending waits for 1 request");
+    let said = daemon.until("shutdown waits for 1 request");
     assert!(said.contains("disk 'n'"), "{said}");
     // The server is up again, so the waiting I/O completes and the daemon ends.
     server.start();

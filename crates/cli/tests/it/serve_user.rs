@@ -69,7 +69,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     verify(socket.to_str().unwrap(), &options).unwrap();
     daemon.signal("TERM");
     let done = daemon.ends().exits(0);
-    done.says(&["gave up root"]);
+    done.says(&["dropped root privileges"]);
     assert!(!done.err.contains("warning"), "{}", done.err);
     assert_eq!(fs::read_dir(dir.path("run")).unwrap().count(), 0, "no socket is left");
 }
@@ -82,7 +82,7 @@ fn sockets_that_cannot_be_removed_are_reported_and_replaced() {
         let daemon = dir.start(&["serve", "a.img", "--user=1234:5678"], "serving on 2 sockets");
         daemon.signal("TERM");
         let done = daemon.ends().exits(0);
-        done.says(&["may not remove it at the end: give that user its directory", "a socket is left behind"]);
+        done.says(&["cannot remove this socket at shutdown: give that user write access", "a socket is left behind"]);
         UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap_err();
     }
     let control = std::env::temp_dir().join("mqblk-1234");

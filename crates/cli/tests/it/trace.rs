@@ -67,7 +67,7 @@ fn chrome_s_layout_is_json_and_what_does_not_fit_is_said() {
     dir.file("j.fio", JOB);
     let flags = ["run", "j.fio", "--target", "null", "--trace", "t", "--trace-format=chrome", "--trace-events=50"];
     let done = dir.mqblk(&flags).exits(0);
-    done.says(&["the trace has 50 events; ", "--trace-events=50 is the most per thread"]);
+    done.says(&["the trace has 50 events; ", "--trace-events=50 limits each thread"]);
     let doc: serde_json::Value = serde_json::from_slice(&fs::read(dir.path("t.json")).unwrap()).unwrap();
     assert_eq!(doc["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "i").count(), 50);
     assert_eq!(dir.list(), ["j.fio", "t.json"]);

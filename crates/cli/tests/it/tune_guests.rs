@@ -104,7 +104,7 @@ fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
         let other = again.replace("--results r", "--results q");
         dir.mqblk(&other.split(' ').collect::<Vec<_>>())
             .exits(2)
-            .says(&["--results q: --resume r goes on in its own file"]);
+            .says(&["--results q: --resume r appends to its own file"]);
         fs::remove_file(dir.path("r")).unwrap();
     }
     // The same for a comparison. No run was completed, so there is no file.

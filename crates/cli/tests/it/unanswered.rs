@@ -74,7 +74,7 @@ fn ends_with_what_it_has(run: Started) -> Done {
     let done = run.ends().exits(130);
     assert!(number(&done.json(), "/jobs/0/read/total_ios") > 0.0);
     done.says(&[
-        "I/Os 2 s after the run was told to stop: they were given up",
+        "I/Os 2 s after the request to stop the run: they were given up",
         "interrupted; results cover the time until then",
     ]);
     done
@@ -127,8 +127,8 @@ fn a_stripe_ends_though_one_of_its_targets_stands_still() {
     let stripe = format!("stripe:chunk=64k:{first}+{second}");
     for job in [JOB, TRANSACTIONS] {
         let done = ends_with_what_it_has(stalled_at(&dir, job, &stripe, &server.process, "STOP", &["--json"]));
-        done.says(&[&format!("{stripe}#1 had not answered")]);
-        assert!(!done.err.contains("#0 had not answered"), "{}", done.err);
+        done.says(&[&format!("{stripe}#1 had not completed")]);
+        assert!(!done.err.contains("#0 had not completed"), "{}", done.err);
         signal(&server.process, "CONT");
     }
 }

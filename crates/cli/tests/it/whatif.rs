@@ -42,7 +42,7 @@ fn a_profiled_workload_runs_the_same_in_the_simulator() {
     let dir = Dir::new("whatif");
     dir.file("t.txt", &closed_loop());
     let made = dir.mqblk(&["profile", "t.txt", "--output", "j.fio", "--machine", "m.toml"]).exits(0);
-    made.says(&["m.toml: the disk's times and the measured figures are in it"]);
+    made.says(&["wrote the disk's times and the measured figures to m.toml"]);
     let job = fs::read_to_string(dir.path("j.fio")).unwrap();
     for line in ["\n[db]\n", "\nrw=randread\n", "\nbs=4096\n", "\niodepth=8\n"] {
         assert!(job.contains(line), "{line:?} in\n{job}");
@@ -173,10 +173,10 @@ fn this_host_and_a_disk_become_a_machine_file_for_what_if() {
         let text = fs::read_to_string(dir.path(&file)).unwrap();
         assert!(text.contains(&format!("[disk] # {disk}: ")) && text.contains("\n[settings]\n"), "{text}");
         let args = ["sim", &file, "--jobs", "j.fio", "--what-if", "disk.read_us=20", "--members", "4", "--ios", "500"];
-        dir.mqblk(&args).exits(0).prints(&["nothing measured of these jobs says which", "a.iops", "better by "]);
+        dir.mqblk(&args).exits(0).prints(&["no measurement of these jobs to select them by", "a.iops", "better by "]);
     }
     dir.mqblk(&["inspect", "--export", "m.toml"]).exits(0);
-    dir.mqblk(&["inspect", "--export", "m.toml"]).exits(2).says(&["--export m.toml: is there already", "--force"]);
+    dir.mqblk(&["inspect", "--export", "m.toml"]).exits(2).says(&["--export m.toml: already exists", "--force"]);
     let mut costs =
         String::from("[machine]\n[disk]\nsize_gib = 1\nread_us = 1\nwrite_us = 1\n[costs.path]\nirq_ns = 777\n");
     let _ = write!(costs, "[uncertain]\n\"costs.path.irq_ns\" = [700, 800]\n");
@@ -206,7 +206,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         (&["sim", "m.toml", "--what-if", "nomerges=2"], "name a job file by --jobs"),
         (&["sim", "m.toml", "--jobs", "j.fio", "--what-if", "nomerge=2"], "did you mean 'nomerges'?"),
         (&["sim", "m.toml", "--jobs", "j.fio", "--what-if", "queue_depth=0"], "queue_depth=0: must be 1..="),
-        (&["inspect", "--export", "x.toml", "--costs", "m.toml"], "there is no table [costs.path]"),
+        (&["inspect", "--export", "x.toml", "--costs", "m.toml"], "has no table [costs.path]"),
         (&["inspect", "no-such-disk", "--export", "x.toml"], "is no block device of this host"),
     ] {
         let done = dir.mqblk(args).exits(2);

@@ -72,7 +72,7 @@ fn vm_exit_ns() -> Result<f64, String> {
     use core::arch::x86_64::__cpuid;
     const IS_VIRTUAL: u32 = 1 << 31;
     if __cpuid(1).ecx & IS_VIRTUAL == 0 {
-        return Err("this host is no virtual machine, and has no hypervisor to go to".into());
+        return Err("this host is not a virtual machine: there is no hypervisor to exit to".into());
     }
     Ok(per_op(50, || {
         core::hint::black_box(__cpuid(1));
@@ -265,7 +265,7 @@ fn membarrier_ns(b: u32) -> Result<Option<f64>, String> {
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     };
     if barrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0 {
-        return Err(failed("membarrier, which stands for an IPI"));
+        return Err(failed("membarrier, in place of an IPI"));
     }
     let turns = line::PingPong::new();
     std::thread::scope(|s| {

@@ -24,7 +24,7 @@ impl Pairs {
     /// Why there is no probe for `what`.
     pub fn why_not(&self, what: CostKind) -> String {
         match what {
-            _ if self.cpus < 2 => "this process has one CPU, and it takes two".into(),
+            _ if self.cpus < 2 => "this process has one CPU; two are needed".into(),
             CostKind::LineCore => "no two CPUs of this process are threads of one core".into(),
             CostKind::LineSocket => "no two CPUs of this process are cores of one node".into(),
             CostKind::LineRemote => "all CPUs of this process are on one node".into(),

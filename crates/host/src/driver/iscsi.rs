@@ -162,7 +162,7 @@ impl Shared {
     /// Opens a session in place of a lost one.
     fn dial_again(&self, number: u16) -> Result<Line<'_>> {
         if self.is_nameless {
-            return Err(self.is_another("has no name by which it would be known again"));
+            return Err(self.is_another("has no identity (VPD page 0x83) to verify after a reconnect"));
         }
         self.dial(number)
     }
@@ -171,8 +171,9 @@ impl Shared {
     fn is_another(&self, how: &str) -> Error {
         // Relaxed: a thread that reads the old value finds no session to send on.
         self.gone.store(true, Ordering::Relaxed);
-        self.queues.iter().for_each(|q| q.drop_session("the logical unit is not the same any more"));
-        let remedy = if self.is_path && !self.is_nameless { "it is looked for again" } else { "open it anew" };
+        self.queues.iter().for_each(|q| q.drop_session("the logical unit was replaced"));
+        let retries = self.is_path && !self.is_nameless;
+        let remedy = if retries { "retrying until the original one is back" } else { "reopen the disk" };
         let text = format!("{} {how}; requests are not sent to another disk: {remedy}", self.target);
         Error::new(ErrorKind::Denied, text)
     }
@@ -204,7 +205,10 @@ impl Shared {
 
     fn alone_to_check(&self, limit: Duration) -> Result<parking_lot::MutexGuard<'_, ()>> {
         let limit = std::time::Duration::from_nanos(limit.as_ns());
-        let busy = || Error::new(ErrorKind::Io, format!("{}: another check of this path does not end", self.target));
+        let busy = || Error::new(ErrorKind::Io, format!(
+            "{}: an earlier check of this path is still running",
+            self.target
+        ));
         self.checking.try_lock_for(limit).ok_or_else(busy)
     }
 
@@ -232,7 +236,7 @@ impl Shared {
     /// waits for a session and some have none.
     fn reset_host(&self, now: Instant) -> Help {
         if !self.is_resetting.swap(true, Ordering::Relaxed) {
-            let why = "a command did not end, and neither aborting it nor a reset has helped";
+            let why = "a command did not complete, and abort and reset failed";
             self.queues.iter().for_each(|q| q.drop_session(why));
             return Help::Begun;
         }
@@ -275,7 +279,7 @@ impl Reconnect for Shared {
         if !self.is_gone() {
             return wanted.collect();
         }
-        let why = "another session has found another disk";
+        let why = "another session found that the logical unit was replaced";
         let is_left = |q: &Queue| !q.leave_if_idle(why);
         let is_asked = self.is_path && self.queues.iter().filter(|q| is_left(q)).count() == 0;
         if is_asked { wanted.collect() } else { Vec::new() }
@@ -329,7 +333,7 @@ impl Iscsi {
             (unit, options, first)
         };
         if options.limits.read_only && write {
-            let text = "is write-protected: what writes needs another one".to_owned();
+            let text = "is write-protected: use another disk for writes".to_owned();
             return Err(Error::new(ErrorKind::Denied, format!("{target} {text}")));
         }
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
@@ -416,7 +420,7 @@ impl Transport for Shared {
     }
 
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
-        assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
+        assert_eq!(lun, self.target.lun, "not the logical unit of the sessions");
         let Shared { target, watch, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
         let timeouts = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
@@ -502,7 +506,7 @@ impl Transport for Shared {
     }
 
     fn abandon(&self, _lun: LunId, _now: Instant) {
-        self.queues.iter().for_each(|q| q.drop_session("nothing has helped its commands"));
+        self.queues.iter().for_each(|q| q.drop_session("error handling could not recover its commands"));
     }
 }
 
@@ -643,9 +647,9 @@ impl DevicePath for Iscsi {
         let disrupted: u64 = queues.iter().map(|q| q.replayed).sum();
         let target = &self.shared.target;
         let mut text =
-            format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were cut off by that");
+            format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were interrupted");
         if let Some(refusal) = refusal {
-            text += &format!("; there is no other session now: {refusal}");
+            text += &format!("; reconnecting failed: {refusal}");
         }
         vec![text]
     }

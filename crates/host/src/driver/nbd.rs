@@ -82,8 +82,8 @@ impl fmt::Display for OneConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "connections={}: the NBD server at {} does not say that several connections are safe (CAN_MULTI_CONN): there \
-             is one, and one hardware queue",
+            "connections={}: the NBD server at {} does not advertise CAN_MULTI_CONN: using one connection and one \
+             hardware queue",
             self.asked, self.address
         )
     }
@@ -148,7 +148,8 @@ fn same(shared: &Shared, dialed: Dialed) -> Result<Dialed> {
         return Ok(dialed);
     }
     let text = format!(
-        "NBD server at {}: export '{}' has changed from {} to {}; requests are not sent to another disk: open it anew",
+        "NBD server at {}: export '{}' has changed from {} to {}; requests are not sent to another disk: reopen the \
+         disk",
         shared.target.address,
         shared.target.export,
         described(was),
@@ -173,7 +174,7 @@ impl Nbd {
         let served = first.served;
         let limits = limits(&served).map_err(|text| within(target, text))?;
         if limits.read_only && write {
-            let text = "is read-only: what writes needs another one".to_owned();
+            let text = "is read-only: use another export for writes".to_owned();
             return Err(within(target, text));
         }
         let several = served.can(flag::CAN_MULTI_CONN);
@@ -215,7 +216,7 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
     let logical = served.min_block.max(1 << SECTOR_SHIFT);
     let max = served.max_payload / logical * logical;
     if max == 0 {
-        return Err(format!("takes {} bytes at most: less than a block of {logical}", served.max_payload));
+        return Err(format!("accepts at most {} bytes per request: less than a block of {logical}", served.max_payload));
     }
     if served.size_bytes < u64::from(logical) || served.size_bytes > i64::MAX as u64 {
         return Err(format!("has {} bytes: must be one block of {logical} to 2^63", served.size_bytes));
@@ -335,11 +336,11 @@ impl DevicePath for Nbd {
         let Some((times, last)) = losses_of(&queues) else { return Vec::new() };
         let replayed: u64 = queues.iter().map(|q| q.replayed).sum();
         let mut text = format!(
-            "NBD server at {}: connections were lost {times} ({last}); {replayed} requests were sent again",
+            "NBD server at {}: connections were lost {times} ({last}); {replayed} requests were resent",
             self.shared.target.address
         );
         if let Some(refusal) = refusal {
-            text += &format!("; there is no other connection now: {refusal}");
+            text += &format!("; reconnecting failed: {refusal}");
         }
         vec![text]
     }

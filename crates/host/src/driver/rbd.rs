@@ -100,7 +100,7 @@ impl Rbd {
         let within = |e: Error| e.within(&format!("RBD image {target}"));
         if write && target.snapshot.is_some() {
             let text = format!(
-                "RBD image {target} is a snapshot, which is read-only: what writes needs the image, or a clone"
+                "RBD image {target} is a snapshot, which is read-only: use the image or a clone for writes"
             );
             return Err(Error::new(ErrorKind::Denied, text));
         }
@@ -226,7 +226,7 @@ fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
     }
     let taken = |owners: &[String]| {
         let text = format!(
-            "exclusive=1: {} has the exclusive lock; end the use of the image there (a client that died has it for 30 s more)",
+            "exclusive=1: {} has the exclusive lock; stop using the image there (a dead client keeps it for 30 s more)",
             owners.join(", ")
         );
         Error::new(ErrorKind::Denied, text)
@@ -372,7 +372,7 @@ impl DevicePath for Rbd {
     fn troubles(&self) -> Vec<String> {
         if self.queues.iter().any(Queue::is_shut_out) {
             return vec![format!(
-                "RBD image {}: the cluster has shut this client out (blocklisted), as when another host takes over: the disk has to be opened anew",
+                "RBD image {}: the cluster blocklisted this client, as when another host takes over: reopen the disk",
                 self.target
             )];
         }
@@ -380,8 +380,8 @@ impl DevicePath for Rbd {
         match self.stayed.load(Ordering::Relaxed) {
             0 => Vec::new(),
             n => vec![format!(
-                "RBD image {}: {n} requests that the cluster does not answer could not be given up, as librbd has their memory; with \
-                 rados_osd_op_timeout=SECONDS in the target they end by themselves",
+                "RBD image {}: {n} requests without an answer from the cluster could not be given up, as librbd still \
+                 uses their memory; set rados_osd_op_timeout=SECONDS in the target to make such requests fail",
                 self.target
             )],
         }
@@ -429,7 +429,7 @@ impl DriverTarget for RbdTarget {
 
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
         let rbd = Rbd::open(self, needs.write, regions)?;
-        OpenTarget::sized(rbd, needs, format_args!("RBD image {self}"), ", or the image more with rbd resize")
+        OpenTarget::sized(rbd, needs, format_args!("RBD image {self}"), ", or enlarge the image with rbd resize")
     }
 
     fn is_same_data(&self, other: &Self) -> bool {

@@ -72,11 +72,11 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
 pub fn use_anyway(device: &KernelDevice, found: &[String], what: &str, force: bool) -> Result<String> {
     let found = found.join(", ");
     if force {
-        return Ok(format!("{}: {found}; --force: used all the same", device.name));
+        return Ok(format!("{}: {found}; used anyway because of --force", device.name));
     }
     let shown = device.node.display();
     Err(Error::usage(format!(
-        "kernel:{shown} is in use: {found}; {what}. Take another device, free this one, or say --force"
+        "kernel:{shown} is in use: {found}; {what}. Use another device, free this one, or add --force"
     )))
 }
 

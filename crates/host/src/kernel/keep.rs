@@ -125,8 +125,8 @@ impl SettingsGuard {
     pub fn leave(self) -> String {
         let disk = self.0.lock().take().map(|c| c.device.disk).unwrap_or_default();
         format!(
-            "{disk}: its settings were not put back, for I/O to it does not end and the kernel would wait for that; when it does: mqblk \
-             restore {disk}"
+            "{disk}: its settings were not put back: its I/O does not complete, and the kernel would block; once it \
+             completes: mqblk restore {disk}"
         )
     }
 }
@@ -189,7 +189,7 @@ pub fn put_back_all() -> Vec<String> {
     match started.ok().and_then(|_| told.recv_timeout(PATIENCE).ok()) {
         Some(problems) => problems,
         None => {
-            vec!["settings of a kernel device could not be put back in time: mqblk restore does it later".to_owned()]
+            vec!["settings of a kernel device could not be put back in time: run mqblk restore later".to_owned()]
         }
     }
 }
@@ -208,7 +208,7 @@ pub fn put_back_left(device: Option<&KernelDevice>) -> Result<(Vec<String>, bool
                 Ok(found) => found,
                 Err(_) if !Path::new("/sys/block").join(&disk).exists() && Path::new("/sys/block").is_dir() => {
                     state::forget(&disk);
-                    said.push(format!("{disk}: is no more, and its settings are gone with it"));
+                    said.push(format!("{disk}: no longer exists, so there is nothing to put back"));
                     continue;
                 }
                 Err(e) => {
@@ -222,7 +222,8 @@ pub fn put_back_left(device: Option<&KernelDevice>) -> Result<(Vec<String>, bool
             Err(pid) => {
                 let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("process {pid}"));
                 said.push(format!(
-                    "{disk}: its settings are changed by {whose}, which is still there and puts them back when it ends"
+                    "{disk}: its settings are changed by {whose}, which is still running and puts them back when it \
+                     ends"
                 ));
             }
             Ok(file) => {
@@ -243,7 +244,7 @@ fn lock(device: &KernelDevice) -> Result<StateFile> {
         let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("mqblk, process {pid}"));
         let disk = &device.disk;
         Error::usage(format!(
-            "{disk}: its settings are changed by {whose} at the moment; wait until that has ended, or end it"
+            "{disk}: its settings are in use by {whose}; wait until it has ended, or stop it"
         ))
     })
 }
@@ -265,7 +266,10 @@ fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Lefto
     let disk = &device.disk;
     let list: Vec<_> = done.iter().map(|(name, from, to)| format!("{name} {from} -> {to}")).collect();
     let list = if list.is_empty() { "nothing differed".to_owned() } else { list.join(", ") };
-    let mut text = format!("{disk}: put back what mqblk, process {}, had left when it was killed: {list}", state.pid);
+    let mut text = format!(
+        "{disk}: put back settings that mqblk, process {}, left changed when it was killed: {list}",
+        state.pid
+    );
     problems.iter().for_each(|p| text.extend(["; ", p]));
     Ok(Some(Leftover { text, is_whole: problems.is_empty() }))
 }
@@ -286,7 +290,7 @@ impl Changes {
             })?;
             let now = sysfs::value_of(device, name).unwrap_or_default();
             if !sysfs::same(&now, value) {
-                said.push(format!("{name}={value}: {} has made it {now}, and that is in effect", device.disk));
+                said.push(format!("{name}={value}: {} changed it to {now}, which is in effect", device.disk));
             }
         }
         let after = sysfs::snapshot(device);
@@ -307,7 +311,7 @@ impl Changes {
         if !outcome.problems.is_empty() {
             let path = self.file.path().display();
             outcome.problems.push(format!(
-                "its settings as they were are in {path}; mqblk restore {} tries again",
+                "its previous settings are in {path}; mqblk restore {} tries again",
                 self.device.disk
             ));
         }

@@ -141,7 +141,7 @@ fn of_module(device: &KernelDevice, name: &str, module: &str, parameter: &str) -
         return Ok("this kernel has no such parameter: SCSI disks always use blk-mq since Linux 5.0".to_owned());
     }
     if name == "dm_mod.use_blk_mq" {
-        return Ok("it does nothing since Linux 4.20: device-mapper has no other path any more".to_owned());
+        return Ok("it has no effect since Linux 4.20: device-mapper always uses blk-mq".to_owned());
     }
     let now = attribute(&Path::new("/sys/module").join(module).join("parameters").join(parameter));
     Err(Error::usage(match now {

@@ -47,8 +47,8 @@ pub(super) fn directory() -> Result<PathBuf> {
     let base = match rustix::process::geteuid().as_raw() {
         0 => PathBuf::from("/run"),
         _ => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).ok_or_else(|| {
-            let text = "settings of a kernel device: the state to put back would be kept in $XDG_RUNTIME_DIR, which is not set; be root, \
-                        or set it";
+            let text = "settings of a kernel device: their previous values are kept in $XDG_RUNTIME_DIR, which is not \
+                        set; set it, or run as root";
             Error::usage(text)
         })?,
     };
@@ -67,7 +67,7 @@ fn make_directory() -> Result<PathBuf> {
     let meta = fs::symlink_metadata(&dir).map_err(|e| Error::os(e, format!("{shown}")))?;
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
         let text = format!(
-            "{shown}: must be a directory that only you can write to, for the settings to put back are kept there"
+            "{shown}: must be a directory that only you can write to, as the settings to put back are kept there"
         );
         return Err(Error::new(ErrorKind::Denied, text));
     }
@@ -121,7 +121,7 @@ impl StateFile {
         let Some((state, belongs)) = parse(&text) else {
             let path = self.path.display();
             let text =
-                format!("{path} cannot be understood; look at what it says of the disk's settings, and remove it");
+                format!("{path} cannot be parsed; restore the disk's settings from it by hand, then remove it");
             return Err(Error::usage(text));
         };
         if belongs != self.belongs {
@@ -135,7 +135,7 @@ impl StateFile {
     pub(super) fn save(&self, state: &SavedState) -> Result<()> {
         let failed = |e: io::Error| {
             let path = self.path.display();
-            Error::os(e, format!("cannot write {path}, without which the settings are not changed; make room"))
+            Error::os(e, format!("cannot write {path}, so the settings were not changed; free space"))
         };
         let part = self.path.with_extension("part");
         let written = || -> io::Result<()> {

@@ -106,29 +106,29 @@ const POLICIES: &[(&str, Option<&str>)] = &[
     ("multibus", None),
     ("group_by_prio", None),
     ("group_by_serial", Some("multibus is used: paths of a disk have one serial number")),
-    ("group_by_node_name", Some("failover is used: node names are of Fibre Channel")),
+    ("group_by_node_name", Some("failover is used: only Fibre Channel has node names")),
     ("group_by_tpg", None),
 ];
 
-const TUR: Option<&str> = Some("tur is used: there are no checkers for single products");
+const TUR: Option<&str> = Some("tur is used: vendor-specific checkers are not supported");
 const CHECKERS: &[(&str, Option<&str>)] = &[
     // Not in multipath-tools: the checker that fits the path.
     ("auto", None),
     ("tur", None),
     ("directio", None),
     ("none", None),
-    ("readsector0", Some("directio is used: it took its place in multipath, too")),
+    ("readsector0", Some("directio is used: it replaced readsector0 in multipath, too")),
     ("emc_clariion", TUR),
     ("hp_sw", TUR),
     ("rdac", TUR),
     ("cciss_tur", TUR),
 ];
 
-const PRIO: Option<&str> = Some("priorities stand with the paths; without, all have 1");
+const PRIO: Option<&str> = Some("path priorities are set as prio=50+10; without, all are 1");
 const PRIOS: &[(&str, Option<&str>)] = &[
     ("const", None),
     ("none", None),
-    ("sysfs", Some("alua is used: it asks for what the kernel would show")),
+    ("sysfs", Some("alua is used: it reads from the target what sysfs would show")),
     ("alua", None),
     ("emc", PRIO),
     ("ontap", PRIO),
@@ -144,11 +144,11 @@ const PRIOS: &[(&str, Option<&str>)] = &[
 ];
 
 const MAPPER: Option<&str> = Some("there is no device mapper, udev or multipathd here");
-const FOUND: Option<&str> = Some("paths are named, not searched for");
-const KEYS: Option<&str> = Some("reservations pass through; no keys are kept");
-const SHAKY: Option<&str> = Some("paths are not watched for being shaky");
-const SINGLE: Option<&str> = Some("requests take turns one by one, as in the kernel since 4.0");
-const REMOTE: Option<&str> = Some("it is about Fibre Channel and SAS ports");
+const FOUND: Option<&str> = Some("paths are configured, not discovered");
+const KEYS: Option<&str> = Some("reservations are passed through; keys are not stored");
+const SHAKY: Option<&str> = Some("marginal paths are not detected");
+const SINGLE: Option<&str> = Some("paths alternate after each request, as in the kernel since 4.0");
+const REMOTE: Option<&str> = Some("it applies to Fibre Channel and SAS ports");
 const IGNORED: Option<&str> = Some("multipath ignores it, too");
 
 const fn used(name: &'static str, sections: Sections, kind: Kind, default: Option<&'static str>) -> OptionDef {
@@ -170,7 +170,7 @@ pub static OPTIONS: &[OptionDef] = &[
     used("revision", Sections::DEVICE, Kind::Ere, None),
     used("type", Sections::PROTOCOL, Kind::Name, None),
     used("product_blacklist", Sections::DEVICE, Kind::Ere, None),
-    idle("vpd_vendor", Sections::DEVICE, Kind::Text, Some("pages of single products are not shown")),
+    idle("vpd_vendor", Sections::DEVICE, Kind::Text, Some("vendor-specific VPD pages are not read")),
     idle("verbosity", Sections::DEFAULTS, Kind::Number(0, 6), MAPPER),
     used("polling_interval", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), Some("5")),
     used("max_polling_interval", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), None),
@@ -187,7 +187,7 @@ pub static OPTIONS: &[OptionDef] = &[
     used("path_checker", Sections::ALL_BUT_MULTIPATH, Kind::Words(CHECKERS), Some("auto")),
     idle("alias_prefix", Sections::ALL_BUT_MULTIPATH, Kind::Text, Some("disks have the names that they are served by")),
     used("failback", Sections::ALL, Kind::Failback, Some("manual")),
-    idle("rr_min_io", Sections::ALL, NUMBER, Some("it is about bios; requests are what is sent here")),
+    idle("rr_min_io", Sections::ALL, NUMBER, Some("it applies to bio-based mode; mqblk sends requests")),
     idle("rr_min_io_rq", Sections::ALL, NUMBER, SINGLE),
     idle("max_fds", Sections::DEFAULTS, Kind::Text, MAPPER),
     idle("rr_weight", Sections::ALL, Kind::Words(&[("uniform", None), ("priorities", None)]), SINGLE),
@@ -196,7 +196,7 @@ pub static OPTIONS: &[OptionDef] = &[
     used("checker_timeout", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), Some("15")),
     idle("allow_usb_devices", Sections::DEFAULTS, Kind::YesNo, FOUND),
     idle("pg_timeout", Sections::ALL, Kind::Text, IGNORED),
-    idle("flush_on_last_del", Sections::ALL, Kind::Text, Some("disks stay when their paths go")),
+    idle("flush_on_last_del", Sections::ALL, Kind::Text, Some("disks remain when their paths are removed")),
     idle(
         "user_friendly_names",
         Sections::ALL,
@@ -225,7 +225,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("strict_timing", Sections::DEFAULTS, Kind::YesNo, MAPPER),
     idle("deferred_remove", Sections::ALL, Kind::YesNo, MAPPER),
     idle("partition_delimiter", Sections::DEFAULTS, Kind::Text, MAPPER),
-    idle("config_dir", Sections::DEFAULTS, Kind::Text, Some("only the file that is named is read")),
+    idle("config_dir", Sections::DEFAULTS, Kind::Text, Some("only the named file is read")),
     idle("san_path_err_threshold", Sections::ALL, Kind::Text, SHAKY),
     idle("san_path_err_forget_rate", Sections::ALL, Kind::Text, SHAKY),
     idle("san_path_err_recovery_time", Sections::ALL, Kind::Text, SHAKY),
@@ -247,7 +247,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("remove_retries", Sections::DEFAULTS, NUMBER, MAPPER),
     idle("max_sectors_kb", Sections::ALL, NUMBER, Some("max_sectors is a setting of the block layer")),
     idle("ghost_delay", Sections::ALL, Kind::Text, MAPPER),
-    idle("auto_resize", Sections::DEFAULTS, Kind::Text, Some("a path of another size is another disk")),
+    idle("auto_resize", Sections::DEFAULTS, Kind::Text, Some("a path with another size is taken as another disk")),
     idle("enable_foreign", Sections::DEFAULTS, Kind::Text, MAPPER),
     idle("recheck_wwid", Sections::DEFAULTS, Kind::YesNo, Some("it is checked always")),
 ];
@@ -289,14 +289,14 @@ impl OptionDef {
             Kind::Handler => {
                 let words = counted(value)?.join(" ");
                 let instead =
-                    words.parse::<HardwareHandler>().is_err().then_some("no handler is used: there is alua only");
+                    words.parse::<HardwareHandler>().is_err().then_some("no handler is used: only alua is supported");
                 Ok((words, instead))
             }
             Kind::PrioArgs => {
                 let is_here = matches!(value, "" | EXCLUSIVE_PREF_BIT);
                 Ok((
                     value.to_owned(),
-                    (!is_here).then_some("it is not looked at: exclusive_pref_bit is, with prio alua"),
+                    (!is_here).then_some("it is ignored: only exclusive_pref_bit is supported, with prio alua"),
                 ))
             }
             Kind::Words(words) => match words.iter().find(|(word, _)| *word == value) {

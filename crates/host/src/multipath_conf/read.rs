@@ -182,16 +182,16 @@ impl Reader<'_> {
             [Word::Close] => self.close(),
             [Word::Close, more, ..] => {
                 let more = shown(more.text());
-                self.wrong(format!("'{more}' stands behind '}}': put it on a line of its own"));
+                self.wrong(format!("'{more}' follows '}}': put it on a line of its own"));
                 self.close();
             }
             [Word::Open, ..] => {
-                self.wrong("'{' stands at the beginning of a line: put it behind the name of its section".to_owned());
+                self.wrong("'{' is at the beginning of a line: put it behind the name of its section".to_owned());
             }
             [Word::Quoted(text), ..] => {
                 let text = shown(text);
                 self.wrong(format!(
-                    "'{text}' stands in quotes at the beginning of a line, where an option's name must be"
+                    "'{text}' at the beginning of a line is in quotes: must be an option's name, without quotes"
                 ));
             }
             [Word::Plain(name), rest @ ..] => match rest {
@@ -213,7 +213,7 @@ impl Reader<'_> {
         let is_closed = rest.contains(&Word::Close);
         if let Some(more) = rest.get(1) {
             let more = shown(more.text());
-            self.wrong(format!("'{more}' stands behind '{{': put it on a line of its own, and the '}}' as well"));
+            self.wrong(format!("'{more}' follows '{{': put it on a line of its own, and the '}}' as well"));
         } else if found.is_none() && place != Section::Skipped {
             self.unknown_section(name);
         }
@@ -240,7 +240,7 @@ impl Reader<'_> {
         let hint = did_you_mean(&name, known.clone());
         let rule = match (elsewhere, known.collect::<Vec<_>>()) {
             (Some(other), _) => format!("belongs into {}", other.name()),
-            (None, known) if known.is_empty() => "here only options may stand".to_owned(),
+            (None, known) if known.is_empty() => "only options are allowed here".to_owned(),
             (None, known) => format!("{hint}must be {}", known.join(", ")),
         };
         self.wrong(format!("'{name}' is no section of {}: {rule}", place.name()));
@@ -259,7 +259,7 @@ impl Reader<'_> {
             [Word::Open | Word::Close, ..] => {
                 let (name, word) = (shown(name), rest[0].text());
                 return self.wrong(format!(
-                    "{name}: '{word}' is in the place of its value; put it in quotes, or on a line of its own"
+                    "{name}: its value is '{word}'; put that in quotes, or on a line of its own"
                 ));
             }
             [_, more, ..] => {
@@ -276,14 +276,14 @@ impl Reader<'_> {
             (Section::Top, None) => match options::find(name) {
                 Some(option) => {
                     let sections = option.sections.names();
-                    self.wrong(format!("'{name}' stands outside of any section: it belongs into {sections}"));
+                    self.wrong(format!("'{name}' is outside of any section: it belongs into {sections}"));
                 }
                 None => self.unknown_section(name),
             },
             _ => {
                 let inner = place.sections().first().map_or("a section", |(n, _)| *n);
                 self.wrong(format!(
-                    "'{}' stands in {} itself: it belongs into a '{inner} {{' of its own",
+                    "'{}' is directly in {}: put it into a '{inner} {{' section of it",
                     shown(name),
                     place.name()
                 ));
@@ -312,7 +312,7 @@ impl Reader<'_> {
         let before = list.iter().position(|s| s.option == option).map(|at| list.remove(at).line);
         list.push(Setting { option, value, line: self.line });
         if let Some(before) = before {
-            self.warn(format!("{name}: stands in line {before} of the same section, too: this one holds"));
+            self.warn(format!("{name}: is also in line {before} of the same section: this one is used"));
         }
     }
 

@@ -206,7 +206,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "defaults {\nalias x\n}",
         "m.conf:2: 'alias' is no option of 'defaults': it belongs into a 'multipath' of 'multipaths'",
     ),
-    ("polling_interval 5", "m.conf:1: 'polling_interval' stands outside of any section: it belongs into 'defaults'"),
+    ("polling_interval 5", "m.conf:1: 'polling_interval' is outside of any section: it belongs into 'defaults'"),
     (
         "default {\nprio alua\n}",
         "m.conf:1: 'default' is no section of the file: did you mean 'defaults'? must be defaults, blacklist",
@@ -214,13 +214,13 @@ const MISTAKES: &[(&str, &str)] = &[
     ("device {\nvendor x\n}", "m.conf:1: 'device' is no section of the file: belongs into 'devices'"),
     (
         "devices {\nvendor x\n}",
-        "m.conf:2: 'vendor' stands in 'devices' itself: it belongs into a 'device {' of its own",
+        "m.conf:2: 'vendor' is directly in 'devices': put it into a 'device {' section of it",
     ),
     ("defaults\n{\n}", "m.conf:1: 'defaults' is a section: put a '{' behind its name, on the same line"),
     ("defaults {", "m.conf:1: 'defaults' begins here and is not closed"),
     ("}", "m.conf:1: '}' closes nothing"),
-    ("defaults {\n} x", "m.conf:2: 'x' stands behind '}'"),
-    ("devices {\ndevice { vendor x }\n}", "m.conf:2: 'vendor' stands behind '{': put it on a line of its own"),
+    ("defaults {\n} x", "m.conf:2: 'x' follows '}'"),
+    ("devices {\ndevice { vendor x }\n}", "m.conf:2: 'vendor' follows '{': put it on a line of its own"),
     ("devices {\n\n device {\nvendor x\n}\n}", "m.conf:3: a 'device' of 'devices' has no 'product'"),
     (
         "devices {\ndevice {\nvendor \"*\"\nproduct x\n}\n}",
@@ -235,8 +235,8 @@ const MISTAKES: &[(&str, &str)] = &[
     ("blacklist {\ndevnode \"!^sd[\"\n}", "m.conf:2: devnode '!^sd[': has a '[' without its ']'"),
     ("blacklist {\ndevice {\nwwid x\n}\n}", "m.conf:3: 'wwid' is no option of a 'device' of a blacklist"),
     ("overrides {\nprotocol {\nfast_io_fail_tmo 3\n}\n}", "m.conf:2: a 'protocol' of 'overrides' has no 'type'"),
-    ("\"defaults\" {\n}", "m.conf:1: 'defaults' stands in quotes at the beginning of a line"),
-    ("defaults {\nprio {\n}\n}", "m.conf:2: 'prio' is no section of 'defaults': here only options may stand"),
+    ("\"defaults\" {\n}", "m.conf:1: 'defaults' at the beginning of a line is in quotes"),
+    ("defaults {\nprio {\n}\n}", "m.conf:2: 'prio' is no section of 'defaults': only options are allowed here"),
     ("defaults {\nprio \u{1b}[31m\n}", "m.conf:2: prio '\\u{1b}[31m': must be one of"),
 ];
 
@@ -261,7 +261,7 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
     assert_eq!(
         warnings,
         [
-            "multipath.conf:7: find_multipaths: has no effect here: paths are named, not searched for",
+            "multipath.conf:7: find_multipaths: has no effect here: paths are configured, not discovered",
             "multipath.conf:10: devnode: has no effect here: paths have no kernel's names and no udev's properties",
             "multipath.conf:19: property: has no effect here: paths have no kernel's names and no udev's properties",
         ]
@@ -269,12 +269,12 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
     let one = |text: &str| parse(text).warnings.first().map(|p| p.text.clone()).unwrap_or_default();
     assert_eq!(
         one("defaults {\nprio const\nprio none\n}"),
-        "prio: stands in line 2 of the same section, too: this one holds"
+        "prio: is also in line 2 of the same section: this one is used"
     );
-    assert_eq!(one("defaults {\nprio emc\n}"), "prio 'emc': priorities stand with the paths; without, all have 1");
+    assert_eq!(one("defaults {\nprio emc\n}"), "prio 'emc': path priorities are set as prio=50+10; without, all are 1");
     assert_eq!(one("defaults {\nprio alua\nprio_args exclusive_pref_bit\n}"), "");
     assert!(one("defaults {\nprio sysfs\n}").starts_with("prio 'sysfs': alua is used"));
-    assert!(one("defaults {\nprio_args \"hbtl 1 2\"\n}").contains("it is not looked at"));
+    assert!(one("defaults {\nprio_args \"hbtl 1 2\"\n}").contains("it is ignored"));
     assert!(
         one("devices {\ndevice {\nvendor A\nproduct B\nhardware_handler \"1 emc\"\n}\n}")
             .contains("no handler is used")
@@ -285,7 +285,7 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         "quantum_entanglement: has no effect here: mqblk knows no such option"
     );
     assert_eq!(one("defaults {\npath_grouping_policy group_by_tpg\ndetect_prio no\n}"), "");
-    assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
+    assert!(one("defaults {\nrr_weight priorities\n}").contains("paths alternate after each request"));
 }
 
 /// Returns a disk's options, with those filled in that follow from others.

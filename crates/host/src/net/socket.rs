@@ -67,7 +67,7 @@ pub(crate) fn check_listen(path: &Path) -> std::result::Result<(), String> {
         Err(e) => return Err(e.to_string()),
     };
     if !kind.is_socket() {
-        return Err("a file of that name is there, which is no socket; remove it or choose another path".to_owned());
+        return Err("a file of that name exists that is not a socket; remove it or choose another path".to_owned());
     }
     match is_bound(path) {
         Ok(false) => Ok(()),
@@ -118,7 +118,8 @@ impl SocketFile {
         let made_here = is.st_nlink == 1 && is.st_uid == rustix::process::geteuid().as_raw();
         if !made_here || FileType::from_raw_mode(is.st_mode) != FileType::Socket {
             return Err(io::Error::other(
-                "it is not the socket that was made there, or its owner is shown as another; use a directory that others cannot write to, of a file system of this machine",
+                "the file is not the socket that was created there, or its owner differs; use a directory on a local \
+                 file system that others cannot write to",
             ));
         }
         // No other way changes the file without its name.

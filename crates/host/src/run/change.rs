@@ -36,12 +36,12 @@ impl Disk {
         if let Some((name, value)) = settings.iter().find(|(name, _)| RUN_SETTINGS.iter().any(|s| s.name == name))
             && !self.shares(name)
         {
-            return Err(Error::usage(format!("{name}={value}: which disks share tags is settled before a run begins")));
+            return Err(Error::usage(format!("{name}={value}: tag sharing cannot change during a run")));
         }
         match self.queue.tag_set() {
             Some(set) if !of_set.is_empty() && own.is_empty() => self.change_set(set, &of_set),
             Some(_) if !of_set.is_empty() => Err(Error::usage(format!(
-                "{}: belongs to the tag set of several disks and is changed by itself; {} in a change of its own",
+                "{}: applies to the tag set of several disks and must be changed alone; change {} separately",
                 of_set[0].0, own[0].0
             ))),
             _ => self.change_disk(settings),

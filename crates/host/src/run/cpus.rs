@@ -35,9 +35,9 @@ impl std::fmt::Display for CpuChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (cpu, at) = (self.cpu, self.at.as_ns() as f64 / 1e9);
         match self.online {
-            true => write!(f, "CPU {cpu} came back {at:.1} s into the run: its queues are used again"),
+            true => write!(f, "CPU {cpu} came online {at:.1} s into the run: its queues are used again"),
             false => {
-                write!(f, "CPU {cpu} went away {at:.1} s into the run: its I/O went through other queues from then on")
+                write!(f, "CPU {cpu} went offline {at:.1} s into the run: its I/O used other queues from then on")
             }
         }
     }
@@ -168,7 +168,7 @@ mod tests {
         }
         let seen: Vec<_> = watch.seen().iter().map(|c| (c.cpu.index(), c.online)).collect();
         assert_eq!(seen, [(0, false), (0, true)]);
-        assert!(watch.seen()[0].to_string().contains("went away"), "{}", watch.seen()[0]);
+        assert!(watch.seen()[0].to_string().contains("went offline"), "{}", watch.seen()[0]);
         drop(watch);
         std::fs::remove_dir_all(tree).unwrap();
     }

@@ -39,12 +39,12 @@ impl fmt::Display for GivenUp {
         let seconds = PATIENCE.as_ns() / 1_000_000_000;
         write!(
             f,
-            "{disk} had not answered {ios} I/Os {seconds} s after the run was told to stop: they were given up, and whether their \
-             writes are carried out is not known"
+            "{disk} had not completed {ios} I/Os {seconds} s after the request to stop the run: they were given up; \
+             their writes may still reach the disk"
         )?;
         match left {
             0 => Ok(()),
-            n => write!(f, "; {n} of them are still out"),
+            n => write!(f, "; {n} of them are still in flight"),
         }
     }
 }

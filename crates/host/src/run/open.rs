@@ -74,7 +74,8 @@ pub(super) fn check_limits(text: &str, spec: &TargetSpec, settings: &[(String, S
     let limit = settings.iter().find(|(name, _)| LIMIT_NAMES.contains(&name.as_str()));
     match (spec, limit) {
         (TargetSpec::Stripe(_), Some((name, value))) => Err(Error::usage(format!(
-            "{name}={value}: a striped target ('{text}') has no limits as a whole; leave it out, or use the job's rate"
+            "{name}={value}: limits are not supported for a striped target ('{text}'); leave it out, or use the job's \
+             rate"
         ))),
         _ => Ok(()),
     }

@@ -218,9 +218,10 @@ impl ServePlan {
     pub fn check(self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
         let mut errors = Errors(Vec::new());
         if self.disks.is_empty() {
-            errors.add(PlanItem::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
+            errors.add(PlanItem::Plan, "", "", "no disk is configured; add a [[disk]]");
         } else if self.exports.is_empty() {
-            errors.add(PlanItem::Plan, "", "", "there is no export: no disk is reachable; add an [[export]]");
+            errors.add(PlanItem::Plan, "", "", "no export is configured: clients cannot reach any disk; add an \
+                                                [[export]]");
         }
         if errors.0.is_empty() { self.check_running(host) } else { Err(PlanErrors(errors.0)) }
     }
@@ -337,7 +338,7 @@ impl Errors {
             let missing: Vec<u32> = thread.cpus.iter().copied().filter(|c| !host.cpus.contains(c)).collect();
             if !missing.is_empty() {
                 let (is, missing, has) = (cpus::list(&thread.cpus), cpus::list(&missing), cpus::list(&host.cpus));
-                let text = format!("cpus={is}: CPU {missing} is not this daemon's to use; it has {has}");
+                let text = format!("cpus={is}: this daemon may not use CPU {missing}; it may use {has}");
                 self.add(place, &of, "cpus", text);
             }
             let mut range = |key: &str, value: u64, max: u64| {
@@ -396,7 +397,7 @@ impl Errors {
         }
         for (index, target) in disk.targets.iter().enumerate() {
             if disk.targets[..index].iter().any(|other| other.spec.is_same_data(&target.spec)) {
-                let text = format!("targets: '{}' stands there twice; each must be another one", target.text);
+                let text = format!("targets: '{}' is listed twice; each must be different", target.text);
                 self.add(place, of, "targets", text);
             }
         }

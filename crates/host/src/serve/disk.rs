@@ -305,7 +305,8 @@ impl ServedDisk {
                     for (member, config) in self.members.iter().zip(&before).take(index) {
                         if let Err(e) = replace_settings(&member.queue, config, &self.frozen(member)) {
                             let disk = self.name.as_str();
-                            log::error!(disk; "a member keeps settings that others do not have: {e}");
+                            log::error!(disk; "rolling back the settings of a stripe member failed, so they differ \
+                                               from the others': {e}");
                         }
                     }
                     return Err(e);
@@ -325,8 +326,8 @@ impl ServedDisk {
         let _held = self.unheld()?;
         let ([Member { queue, driver, .. }], None) = (&*self.members, &self.map) else {
             let text = format!(
-                "disk '{}' is striped over {} targets and keeps its size; to make it larger, end it, give each target \
-                 as much more, and begin it again",
+                "disk '{}' is striped over {} targets and keeps its size; to enlarge it, remove it, enlarge each \
+                 target by the same amount, and add it again",
                 self.name,
                 self.members.len()
             );
@@ -461,7 +462,7 @@ fn member(driver: Arc<dyn HostDriver>, mut config: QueueConfig, wakeups: &Arc<Wa
 /// would count as several.
 pub(super) fn limit_of_stripe(settings: &[(String, String)]) -> Option<String> {
     let (name, value) = settings.iter().find(|(name, _)| LIMIT_NAMES.contains(&name.as_str()))?;
-    Some(format!("{name}={value}: a striped disk has no limits as a whole; leave it out, or limit its clients"))
+    Some(format!("{name}={value}: limits are not supported for a striped disk; leave it out, or limit its clients"))
 }
 
 #[cfg(test)]

@@ -84,14 +84,15 @@ impl Ending {
     pub(super) fn stuck(&self) -> Error {
         let names = self.names.join("', '");
         let mut text = format!(
-            "export '{names}' has let its clients go, but has not ended after {} s: {}; it ends when these do",
+            "export '{names}' has disconnected its clients, but has not ended after {} s: {}; it ends when these \
+             complete",
             END_TIME.as_secs(),
             self.disks().map(|d| in_flight(&d)).collect::<Vec<_>>().join(", ")
         );
         // `false` changes nothing; it only asks whether the drivers support giving up.
         if self.disks().all(|d| d.set_give_up(false)) {
             let name = self.names.first().map_or("NAME", String::as_str);
-            text += &format!(", or now by 'mqblk ctl remove --force {name}', which ends them with errors");
+            text += &format!(", or now by 'mqblk ctl remove --force {name}', which fails them");
         }
         Error::new(ErrorKind::Io, text)
     }

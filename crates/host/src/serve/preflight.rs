@@ -108,12 +108,12 @@ fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images
         }
         // Two block devices may be two paths to one disk; the driver checks that.
         if let Some((first, _)) = own.first().filter(|_| meta.is_file()) {
-            return Some(of_path(format!("is another file than {}; paths must lead to one disk", first.display())));
+            return Some(of_path(format!("is a different file from {}; paths must lead to one disk", first.display())));
         }
         own.push((path, identity));
         let problem = match images.insert(identity, (disk, target)) {
             Some((same, other)) if same.name == disk.name => {
-                Some(format!("is the same image as '{}' of this disk; each must be another one", other.text))
+                Some(format!("is the same image as '{}' of this disk; each must be different", other.text))
             }
             Some((owner, other)) if !(owner.read_only && disk.read_only) => Some(format!(
                 "is the same image as '{}' of disk '{}', and only one disk may write to it; give that disk two exports \
@@ -139,7 +139,7 @@ fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
 /// Checks an image. Returns its metadata, or its problem.
 fn image(path: &Path, write: bool) -> Result<Metadata, String> {
     let meta = fs::metadata(path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => "there is no such image; make it first (truncate -s 10G FILE)".to_owned(),
+        io::ErrorKind::NotFound => "the image does not exist; create it first (truncate -s 10G FILE)".to_owned(),
         _ => e.to_string(),
     })?;
     let kind = meta.file_type();

@@ -161,12 +161,12 @@ fn look(disk: &ServedDisk, seen: &mut Seen, links: &mut Links) {
     for finding in found.into_iter().chain([link]).flatten() {
         match finding {
             Finding::Lost => disk.troubles().iter().for_each(|text| log::warn!(disk = name; "{text}")),
-            Finding::Connected => log::info!(disk = name; "all its connections are there again"),
+            Finding::Connected => log::info!(disk = name; "all its connections are up again"),
             Finding::Failed(n) => log::warn!(disk = name, errors = n; "{n} requests failed"),
             Finding::HoldBegins => {
-                log::warn!(disk = name; "no space: writes are held and tried again once a second; make room");
+                log::warn!(disk = name; "no space (ENOSPC): writes are held and retried once a second; free space");
             }
-            Finding::HoldEnds => log::info!(disk = name; "no write is held for want of space any more"),
+            Finding::HoldEnds => log::info!(disk = name; "space is available again: no writes are held"),
         }
     }
 }

@@ -47,7 +47,7 @@ impl StripeSpec {
         for item in list.split('+') {
             for name in repeated(item).map_err(refuse)? {
                 if name.starts_with("stripe:") {
-                    return Err(refuse("a stripe in a stripe: name the targets of both in one".to_owned()));
+                    return Err(refuse("a stripe cannot contain a stripe: list all targets in one".to_owned()));
                 }
                 let spec = TargetSpec::parse(&name)?;
                 if !spec.is_private() && members.contains(&spec) {
@@ -152,7 +152,7 @@ mod tests {
                 "'iscsi://me%***@h/iqn.2026-11.test:a/1' is in it twice",
             ),
             ("stripe:a++b", "has an empty target"),
-            ("stripe:a+stripe:b+c", "a stripe in a stripe"),
+            ("stripe:a+stripe:b+c", "a stripe cannot contain a stripe"),
             ("stripe:null:sice=1g+null", "did you mean 'size'"),
             ("stripe:chunk=1m:ram:size=4k+null", "must be at least one chunk"),
         ] {

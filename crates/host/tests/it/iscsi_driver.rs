@@ -27,7 +27,7 @@ fn chap_accepts_the_password_and_reports_what_is_wrong() {
     let (mut fixture, _) = fixture(&tgt.url_as("me%secretsecret1@", ""), 1);
     assert_eq!(fixture.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
     let (kind, text) = refused(&tgt.url_as("me%secretsecret2@", ""));
-    assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
+    assert!(kind == ErrorKind::Denied && text.contains("rejected the login of user 'me'"), "{text}");
     let (kind, text) = refused(&tgt.url_as("you%secretsecret1@", ""));
     assert!(kind == ErrorKind::Denied && text.contains("user 'you'"), "{text}");
     let (kind, text) = refused(&tgt.url(""));
@@ -50,7 +50,7 @@ fn a_target_of_another_make_proves_its_identity() {
     assert_eq!(fixture.write(0, &[9; 8192], OpFlags::FUA), BlkStatus::Ok);
     assert_eq!(fixture.read(0, 8192), (BlkStatus::Ok, vec![9; 8192]));
     let (kind, text) = refused(&istgt.url_as("me%secretsecret2@", "?target_user=them"));
-    assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
+    assert!(kind == ErrorKind::Denied && text.contains("rejected the login of user 'me'"), "{text}");
     let (kind, text) = refused(&istgt.url_as("me%secretsecret1@", "?target_user=others"));
     assert!(kind == ErrorKind::Denied && text.contains("'others'"), "{text}");
 }
@@ -65,7 +65,7 @@ fn what_is_not_there_is_named() {
     assert!(kind == ErrorKind::NotFound && text.contains("no LUN 19"), "{text}");
     // LUN 0 is the target's controller and no disk.
     let (_, text) = refused(&format!("{}0", url.strip_suffix('1').unwrap()));
-    assert!(text.contains("LUN 0: is no disk but a device of type 0x0c"), "{text}");
+    assert!(text.contains("LUN 0: is not a disk, but a device of type 0x0c"), "{text}");
     drop(tgt);
     let (_, text) = refused(&url);
     assert!(text.contains("cannot connect"), "{text}");

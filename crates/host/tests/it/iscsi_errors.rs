@@ -117,7 +117,7 @@ fn target_without_task_management_loses_only_its_session() {
     assert_eq!(proxy.functions(), [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 1);
     assert!(
-        driver.path().troubles()[0].contains("neither aborting it nor a reset has helped"),
+        driver.path().troubles()[0].contains("abort and reset failed"),
         "{:?}",
         driver.path().troubles()
     );
@@ -126,9 +126,9 @@ fn target_without_task_management_loses_only_its_session() {
 #[test]
 fn malformed_task_management_ends_the_session() {
     for (what, message) in [
-        (Tampering::WrongTag, "which was not asked for"),
-        (Tampering::Answer(77), "with 77, which means nothing"),
-        (Tampering::Unasked, "which was not asked for"),
+        (Tampering::WrongTag, "which is not outstanding"),
+        (Tampering::Answer(77), "unknown task management response 77"),
+        (Tampering::Unasked, "which is not outstanding"),
     ] {
         let tgt = Tgt::new();
         let proxy = Proxy::new(tgt.address());
@@ -141,7 +141,7 @@ fn malformed_task_management_ends_the_session() {
         assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
         let (queues, _) = driver.status();
         let why = queues[0].last_loss.as_deref().unwrap_or_default();
-        assert!(why.contains("breaks the protocol") && why.contains(message), "{what:?}: {why}");
+        assert!(why.contains("violates the protocol") && why.contains(message), "{what:?}: {why}");
         assert_eq!(losses(&driver), 1, "{what:?}");
     }
 }

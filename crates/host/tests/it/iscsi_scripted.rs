@@ -99,7 +99,7 @@ fn a_write_is_not_acknowledged_before_it_was_sent() {
         let good = peer.response(request.tag(), GOOD, &[]);
         peer.send(&[wish, good].concat());
     });
-    assert!(troubles.contains("ended well before all of it was sent"), "{troubles}");
+    assert!(troubles.contains("completed with GOOD status before all its data was sent"), "{troubles}");
 }
 
 /// Sense data RECOVERED ERROR: the device has executed the command.
@@ -254,7 +254,7 @@ fn is_asked_at_once(is_another: bool) {
     // Waits until the reconnect thread has received the response.
     until(|| driver.status().0[0].losses == 1);
     let why = driver.status().0[0].last_loss.clone();
-    assert_eq!(why.as_deref(), Some("the logical unit says that it has changed"));
+    assert_eq!(why.as_deref(), Some("the logical unit reported a change (unit attention)"));
     if !is_another {
         until(|| driver.status().0[0].connected);
         assert_eq!(fixture.finish(), BlkStatus::Ok);
@@ -305,7 +305,7 @@ fn a_disk_without_a_name_is_not_written_to_after_its_session() {
     assert_eq!(writes.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     target.cut();
     is_gone(&mut writes, &writer);
-    assert!(writer.path().troubles()[0].contains("has no name"), "{:?}", writer.path().troubles());
+    assert!(writer.path().troubles()[0].contains("has no identity"), "{:?}", writer.path().troubles());
     // Reads do no damage.
     assert_eq!(reads.read(0, 4096).0, BlkStatus::Ok);
 }

@@ -124,7 +124,7 @@ fn giving_up_ends_what_is_being_helped() {
     target.refuses.lock().unwrap().push(0);
     std::thread::scope(|s| {
         let reader = s.spawn(|| fixture.read(8, 4096).0);
-        until(|| driver.path().troubles().iter().any(|t| t.contains("nor a reset has helped")));
+        until(|| driver.path().troubles().iter().any(|t| t.contains("abort and reset failed")));
         assert!(driver.path().set_give_up(true));
         until(|| reader.is_finished());
         let status = reader.join().unwrap();
@@ -234,7 +234,7 @@ fn rejected_task_management_fails_and_keeps_the_session() {
 fn other_rejects_end_the_session_with_a_message() {
     for (reason, forged, message) in [
         (PROTOCOL_ERROR, false, "rejected a message (reason 0x04)"),
-        (TOO_MANY_IMMEDIATE, true, "which was not asked for"),
+        (TOO_MANY_IMMEDIATE, true, "which is not outstanding"),
     ] {
         let (target, state) = target(false, move |peer, request, _| {
             let mut header = request.header;

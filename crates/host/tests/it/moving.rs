@@ -132,7 +132,7 @@ fn mapping_changes_under_a_guest_and_holds_for_the_next() {
         assert!(switched > 3);
         client.join().unwrap();
     });
-    assert!(export.remap(vec![0, 1, 2, 0]).unwrap_err().to_string().contains("on an IOThread that there is"));
+    assert!(export.remap(vec![0, 1, 2, 0]).unwrap_err().to_string().contains("on an existing IOThread"));
     assert!(export.remap(vec![0]).is_err());
     verify(socket.to_str().unwrap(), &options).unwrap();
     drop(export);
@@ -159,7 +159,7 @@ fn iothreads_come_and_go_and_one_in_use_stays() {
     threads.stop_one(1).unwrap();
     assert!(!threads.contains(1) && threads.stop_one(1).is_err());
     let refused = export.remap(vec![1]).unwrap_err().to_string();
-    assert!(refused.contains("an IOThread that there is"), "{refused}");
+    assert!(refused.contains("an existing IOThread"), "{refused}");
     verify(socket.to_str().unwrap(), &load).unwrap();
     assert_eq!(threads.start_one(&options("again")).unwrap(), 1, "the number is free again");
     export.remap(vec![1]).unwrap();

@@ -83,7 +83,7 @@ fn fixture_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDri
     let text = format!("multipath:{options}:{}", urls.join("+"));
     let open =
         TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
-    let on_our_word = |w: &TargetWarning| w.to_string().contains("is your word; nor are late writes fenced");
+    let on_our_word = |w: &TargetWarning| w.to_string().contains("one disk; late writes are not fenced");
     let is_nbd = urls.len() > 1 && urls[0].starts_with("nbd");
     assert!(open.warnings.iter().filter(|w| on_our_word(w)).count() == usize::from(is_nbd), "{:?}", open.warnings);
     assert!(open.warnings.len() == usize::from(is_nbd), "{:?}", open.warnings);
@@ -380,7 +380,7 @@ fn a_portal_that_refuses_connections_proves_nothing() {
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
         // The message is about sessions, not about checks.
-        let is_refused = |t: &String| t.contains("there is no other session now") && t.contains("refused");
+        let is_refused = |t: &String| t.contains("reconnecting failed") && t.contains("refused");
         until(|| disk.path().troubles().iter().any(is_refused));
         assert_eq!(disk.path().connections().unwrap().replayed, 0, "it was given to another path");
         proxy.listen();

@@ -179,7 +179,7 @@ fn what_is_wrong_is_said_with_its_line() {
     assert!(conf.open(",path_selector=round-robin", &[url]).is_ok(), "what is given goes first");
     let conf = Conf::new("overrides {\n\tpath_checker tur\n}\n");
     let (_, said) = conf.refused("", &[path]);
-    assert!(said.contains(&format!("{}path_checker=tur: path {path} knows no", conf.line(2))), "{said}");
+    assert!(said.contains(&format!("{}path_checker=tur: path {path} does not support", conf.line(2))), "{said}");
     // Blacklists.
     let conf = Conf::new(&format!("blacklist {{\n\tdevnode \"^sd\"\n\twwid \"{wwid}\"\n}}\n"));
     let (kind, said) = conf.refused("", &[url]);
@@ -208,9 +208,9 @@ fn what_is_not_done_is_a_warning_with_its_line() {
     let parts = [
         (2, "uid_attribute: has no effect here"),
         (5, "frobnication: has no effect here: mqblk knows no such option"),
-        (3, "prio alua: the disk says nothing of target port groups (ALUA), so const is used"),
-        (11, "hardware_handler alua: the disk says nothing of target port groups (ALUA), so no handler is used"),
-        (4, "path_grouping_policy group_by_tpg: is for prio alua, so failover is used"),
+        (3, "prio alua: the disk reports no target port groups (ALUA), so const is used"),
+        (11, "hardware_handler alua: the disk reports no target port groups (ALUA), so no handler is used"),
+        (4, "path_grouping_policy group_by_tpg: needs prio alua, so failover is used"),
     ];
     assert_eq!(said.len(), parts.len(), "{said:#?}");
     for (said, (line, text)) in said.iter().zip(parts) {
@@ -219,7 +219,7 @@ fn what_is_not_done_is_a_warning_with_its_line() {
     assert_eq!((&topology(&disk).hardware_handler[..], topology(&disk).groups[0].prio), ("0", 1));
     drop(disk);
     let (_, said) = conf.refused(",path_grouping_policy=group_by_tpg", &[url]);
-    assert!(said.contains("path_grouping_policy=group_by_tpg: needs to know the target port groups"), "{said}");
+    assert!(said.contains("path_grouping_policy=group_by_tpg: needs the target port groups"), "{said}");
 }
 
 #[test]

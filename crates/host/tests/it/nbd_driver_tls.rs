@@ -242,8 +242,8 @@ fn a_client_that_is_not_wanted_hears_what_to_do() {
             let certificates = certificates.display();
             refused(&format!("nbds+unix:///?socket={}&tls-certificates={certificates}", socket.display()))
         };
-        has(&at(&nobody), &["wants a certificate from us", "put client-cert.pem and client-key.pem", "nobody"]);
-        has(&at(&stranger), &["not accept our certificate"]);
+        has(&at(&nobody), &["requires a client certificate", "put client-cert.pem and client-key.pem", "nobody"]);
+        has(&at(&stranger), &["not accept our client certificate"]);
     }
     drop(export);
     fs::remove_dir_all(&served.directory).unwrap();
@@ -286,10 +286,10 @@ fn unusable_credentials_are_rejected_before_connecting() {
     has(&at(&broken), &["client-cert.pem: No such file"]);
     let unverified =
         format!("nbds://localhost:9/d?tls-verify-peer=0&tls-certificates={}", parent.join("none").display());
-    has(&refused(&unverified), &["cannot be told: No such file"]);
+    has(&refused(&unverified), &["cannot check whether it exists: No such file"]);
     put("ca-cert.pem", "-----BEGIN CERTIFICATE-----\n");
     has(&at(&broken), &["ca-cert.pem: is no PEM file"]);
-    has(&refused("nbds://a..b/"), &["'a..b' is no name that a certificate can have", "tls-hostname=NAME"]);
+    has(&refused("nbds://a..b/"), &["'a..b' is not a valid name for a certificate", "tls-hostname=NAME"]);
 }
 
 /// New files are used from the next connection on. Unusable ones do not replace the earlier ones.
@@ -425,7 +425,7 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
     let whole: Vec<u8> = [&ack[..], &options_of(1 << 30)].concat();
     let half: Vec<u8> = [&ack[..], &option_reply(opt::STRUCTURED_REPLY, rep::ACK, &[])].concat();
     let data = option_reply(opt::STARTTLS, rep::ACK, b"x");
-    let lies = [(whole, "is no TLS"), (half, "is no TLS"), (data, "breaks the NBD protocol")];
+    let lies = [(whole, "is not TLS"), (half, "is not TLS"), (data, "violates the NBD protocol")];
     let texts: Vec<&str> = lies.iter().map(|(_, text)| *text).collect();
     let turns = lies.map(|(lie, _)| -> ServerStep {
         Box::new(move |mut stream, config| {
@@ -498,7 +498,7 @@ fn an_undeclared_end_is_a_lost_connection() {
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));
     let status = nbd.status().0[0].clone();
     assert_eq!((status.losses, status.replayed), (count, count));
-    has(status.last_loss.as_deref().unwrap(), &["breaks TLS"]);
+    has(status.last_loss.as_deref().unwrap(), &["violates TLS"]);
     drop((fixture, nbd));
     server.join().unwrap();
 }

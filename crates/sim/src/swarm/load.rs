@@ -285,7 +285,7 @@ impl Load {
             // An invalid change: nothing may have changed after it.
             let wrong = [&settings[..], &[("queue_depth", "7")]].concat();
             let e = harness.q.set_live(&wrong).expect_err("the depth is not to be changed so");
-            assert!(e.to_string().contains("needs a freeze"), "{e}");
+            assert!(e.to_string().contains("needs a queue freeze"), "{e}");
         } else {
             harness.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
             self.limits.changed(&new);

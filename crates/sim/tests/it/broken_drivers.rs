@@ -182,22 +182,22 @@ fn text_of(f: impl FnOnce()) -> Option<String> {
 /// In every mode, with tags assigned at allocation and at dispatch, the message names the broken rule.
 #[test]
 fn each_broken_rule_is_named() {
-    let left = "left behind as number";
+    let left = "without accepting this request, number";
     let cases = [
         (Breaks::LeavesBehind, ", tag ", left),
         (Breaks::LeavesSome, ", tag ", left),
         (
             Breaks::RefusesNobody(QueueRqStatus::Error(BlkStatus::IoErr)),
             "hctx 0: ",
-            "took all 2 requests and answered Error(IoErr); only Queued is true",
+            "accepted all 2 requests and returned Error(IoErr); must return Queued",
         ),
-        (Breaks::RefusesNobody(QueueRqStatus::Resource), "hctx 0: ", "answered Resource; only Queued is true"),
-        (Breaks::RefusesNobody(QueueRqStatus::DevResource), "hctx 0: ", "answered DevResource; only Queued is true"),
-        (Breaks::TakesTooMany, "hctx 0: ", "took one request more than the 2 of its batch"),
-        (Breaks::EndsTooMany, "hctx 0: ", "took one request more than the 2 of its batch"),
-        (Breaks::WrongQueue, "hctx 0, tag ", "completed here, but it was given to hctx 1"),
-        (Breaks::GivesBackWrongQueue, "hctx 0, tag ", "completed here, but it was given to hctx 1"),
-        (Breaks::TimesOutWrongQueue, "hctx 0, tag ", "completed here, but it was given to hctx 1"),
+        (Breaks::RefusesNobody(QueueRqStatus::Resource), "hctx 0: ", "returned Resource; must return Queued"),
+        (Breaks::RefusesNobody(QueueRqStatus::DevResource), "hctx 0: ", "returned DevResource; must return Queued"),
+        (Breaks::TakesTooMany, "hctx 0: ", "took more requests than the 2 of its batch"),
+        (Breaks::EndsTooMany, "hctx 0: ", "took more requests than the 2 of its batch"),
+        (Breaks::WrongQueue, "hctx 0, tag ", "completed here, but it was issued to hctx 1"),
+        (Breaks::GivesBackWrongQueue, "hctx 0, tag ", "completed here, but it was issued to hctx 1"),
+        (Breaks::TimesOutWrongQueue, "hctx 0, tag ", "completed here, but it was issued to hctx 1"),
     ];
     for (mode, scheduler) in [(Mode::Mq, "none"), (Mode::Mq, "mq-deadline"), (Mode::Mq, "kyber"), (Mode::Sq, "noop")] {
         for (breaks, place, rule) in cases {
@@ -226,7 +226,9 @@ fn more_completions_than_there_is_room_for() {
     let driver = Broken { breaks: Some(Breaks::TooManyAtOnce), held: Arc::default() };
     let mut stack = Stack::new(driver, Mode::Mq, "none", 128);
     let text = text_of(|| stack.work(100)).expect("noticed");
-    assert!(text.starts_with("driver 'broken', hctx 0, tag ") && text.contains("without room for it"), "{text}");
+    assert!(text.starts_with(
+        "driver 'broken', hctx 0, tag "
+    ) && text.contains("more requests than room() allows"), "{text}");
     std::mem::forget(stack);
 }
 
@@ -254,7 +256,7 @@ fn a_request_of_another_disk() {
     }
     let text = text_of(|| other.subs[0].poll(Instant::from_ns(2))).expect("noticed");
     assert!(text.starts_with("driver 'broken', hctx 0, tag "), "{text}");
-    assert!(text.ends_with("completed here, but it was given to another disk"), "{text}");
+    assert!(text.ends_with("completed here, but it was issued to another disk"), "{text}");
     std::mem::forget((given, other));
 }
 

@@ -177,7 +177,7 @@ impl Channel {
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err(Error::Usage(format!("{} descriptors do not fit into one message", fds.len())));
             }
-            self.wait_for(PollFlags::OUT, "send")?;
+            self.wait_for(PollFlags::OUT, "accept a message")?;
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             let sent = rustix::net::sendmsg(&self.stream, &[IoSlice::new(rest)], &mut control, flags);
             rest = &rest[sent.map_err(Error::io("cannot send to the server"))?..];
@@ -237,7 +237,7 @@ impl Channel {
         let patience = self.patience;
         let mut fds = [PollFd::new(&self.stream, what)];
         match poll(&mut fds, Some(&timespec(patience))) {
-            Ok(0) => Err(Error::Server(format!("no chance to {verb} within {patience:?}"))),
+            Ok(0) => Err(Error::Server(format!("the server did not {verb} within {patience:?}"))),
             Ok(_) => Ok(()),
             Err(e) => Err(Error::Io { what: "poll".into(), source: e.into() }),
         }
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn silence_a_half_message_a_long_one_and_an_end_are_errors() {
         let (channel, mut theirs) = pair();
-        assert!(channel.receive().unwrap_err().to_string().contains("no chance to answer"));
+        assert!(channel.receive().unwrap_err().to_string().contains("did not answer"));
         theirs.write_all(&[1, 0, 0, 0]).unwrap();
-        assert!(channel.receive().unwrap_err().to_string().contains("no chance to answer"));
+        assert!(channel.receive().unwrap_err().to_string().contains("did not answer"));
         let (channel, mut theirs) = pair();
         theirs.write_all(&[1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 1]).unwrap();
         assert!(channel.receive().unwrap_err().to_string().contains("a reply of 16777216 bytes"));

@@ -571,7 +571,7 @@ impl Raw {
                 return Ok(used);
             }
             if Instant::now() >= end {
-                return Err(Error::Server(format!("virtqueue {queue}: nothing ended within {patience:?}")));
+                return Err(Error::Server(format!("virtqueue {queue}: no request completed within {patience:?}")));
             }
             // A short sleep instead of a wait for a call, because a server need not call.
             std::thread::sleep(Duration::from_micros(50));

@@ -262,7 +262,10 @@ impl Ring {
         let count = index.wrapping_sub(self.next_used);
         if count > self.size {
             let seen = self.next_used;
-            return Err(Error::Server(format!("used index {index} after {seen}: must be at most {} on", self.size)));
+            return Err(Error::Server(format!(
+                "used index {index} after {seen}: must advance by at most {}",
+                self.size
+            )));
         }
         let mut taken = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
@@ -285,7 +288,7 @@ impl Ring {
             let id: u16 = guest.load(at + 12)?;
             let slots = self.chains.get_mut(usize::from(id)).map_or(0, std::mem::take);
             if slots == 0 {
-                return Err(Error::Server(format!("the device ended buffer {id}, which it does not have")));
+                return Err(Error::Server(format!("the device completed buffer {id}, which is not in flight")));
             }
             taken.push(Used { id: u32::from(id), len: guest.load(at + 8)? });
             self.next_used += slots;
@@ -475,7 +478,7 @@ mod tests {
         let mut ring = Ring::new(&mut guest, Format::Packed, 4).unwrap();
         let mut device = PackedDevice { slot: 0, wrap: true };
         device.end(&guest, &ring, 3, 1, 0);
-        assert!(ring.take_used(&guest).unwrap_err().to_string().contains("buffer 3, which it does not have"));
+        assert!(ring.take_used(&guest).unwrap_err().to_string().contains("buffer 3, which is not in flight"));
         let mut ring = Ring::new(&mut guest, Format::Split, 4).unwrap();
         guest.store(ring.device + 2, 5u16).unwrap();
         assert!(ring.take_used(&guest).unwrap_err().to_string().contains("used index 5 after 0: must be at most 4"));

@@ -167,10 +167,10 @@ impl<'a> Runner<'a> {
     fn end(&mut self, index: usize, status: i32) -> Result<(), Error> {
         let under_way = self.slots.get_mut(index).and_then(|slot| slot.under_way.take());
         let Some(under_way) = under_way else {
-            return Err(self.at(None, &format!("the server ended request {index} twice")));
+            return Err(self.at(None, &format!("the server completed request {index} twice")));
         };
         if status != 0 {
-            return Err(self.at(Some(&under_way), &format!("the server's answer is error {status}")));
+            return Err(self.at(Some(&under_way), &format!("the server returned error {status}")));
         }
         let InFlightRequest { op, generation, .. } = &under_way;
         match op.kind {

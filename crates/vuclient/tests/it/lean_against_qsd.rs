@@ -76,7 +76,7 @@ fn a_server_that_dies_ends_it() {
         }
         qsd.kill();
         let error = client.join().unwrap().unwrap_err().to_string();
-        assert!(error.contains("ended no request"), "{error}");
+        assert!(error.contains("completed no request"), "{error}");
     }
 }
 

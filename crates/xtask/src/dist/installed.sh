@@ -100,7 +100,7 @@ dpkg --purge mqblk >&2
 files >/tmp/after
 diff /tmp/before /tmp/after
 
-journalctl --unit 'mqblk-serve@*' --grep 'gave up root' --quiet >&2
+journalctl --unit 'mqblk-serve@*' --grep 'dropped root privileges' --quiet >&2
 test -z "$(journalctl --unit 'mqblk-serve@*' --grep 'may not remove' --quiet)"
 
 echo PASSED

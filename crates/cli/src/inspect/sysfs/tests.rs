@@ -80,12 +80,12 @@ fn hardware_queues_come_in_order_with_their_tags_and_cpus() {
     assert_eq!(d.hctxs.iter().map(|h| h.hctx).collect::<Vec<_>>(), (0..11).collect::<Vec<_>>());
     assert_eq!((d.hctxs[10].nr_tags, d.hctxs[10].cpu_list.as_deref()), (Some(55), Some("1, 3")));
     assert_eq!(d.hctxs[0].nr_reserved_tags, Some(0));
-    assert!(d.notes.iter().any(|n| n.contains("an elevator over several hardware queues")), "{:?}", d.notes);
+    assert!(d.notes.iter().any(|n| n.contains("one elevator over several hardware queues")), "{:?}", d.notes);
     assert!(!d.notes.iter().any(|n| n.contains("use_blk_mq")), "{:?}", d.notes);
     assert_eq!(by("sda"), d);
     let dm = by("/dev/mapper/vg-data");
     assert_eq!((dm.name.as_str(), dm.kind.as_deref()), ("dm-0", Some("device-mapper")));
-    assert!(dm.notes[0].contains("takes bios"), "{:?}", dm.notes);
+    assert!(dm.notes[0].contains("bio-based"), "{:?}", dm.notes);
     let e = read(&tree.0, Some("sdb")).unwrap_err();
     assert_eq!(e, "--host sdb: is no block device of this host; did you mean 'sda'? There are dm-0, sda");
 }
@@ -152,7 +152,7 @@ fn a_server_with_a_scsi_disk_becomes_a_machine_file() {
     assert_eq!((set("iosched.fifo_batch").as_deref(), set("iosched.of_the_future")), (Some("8"), None));
     assert!(text.contains("# \"iosched.of_the_future\" = 1: left out: "), "{text}");
     assert!(
-        text.contains("# cache: L3 Unified 32768K") && text.contains("# Assumed, of a disk that rotates"),
+        text.contains("# cache: L3 Unified 32768K") && text.contains("# Assumed for a rotating disk"),
         "{text}"
     );
     assert_eq!(m.uncertain["disk.read_us"], [4000.0, 16000.0]);

@@ -115,10 +115,10 @@ fn a_stripe_is_a_disk_of_several_targets() {
         ("targets = []".to_owned(), "c.toml:5: targets=[...]: must be a list of texts"),
         ("targets = [\"a.img\", 7]".to_owned(), "c.toml:5: targets=[...]: must be a list of texts"),
         ("targets = [\"a.img\", \"nul:\"]".to_owned(), "c.toml:5: target=nul:: there is no target 'nul:'"),
-        ("targets = [\"a.img\", \"./a.img\"]".to_owned(), "c.toml:5: targets: './a.img' stands there twice;"),
+        ("targets = [\"a.img\", \"./a.img\"]".to_owned(), "c.toml:5: targets: './a.img' is listed twice;"),
         (
             "targets = [\"nbd://h/a\", \"nbd://h/a?timeout=9\"]".to_owned(),
-            "c.toml:5: targets: 'nbd://h/a?timeout=9' stands there twice; each must be another one",
+            "c.toml:5: targets: 'nbd://h/a?timeout=9' is listed twice; each must be different",
         ),
         (format!("{two}chunk = \"48k\""), "c.toml:6: chunk=49152: must be a power of two, 512..=1073741824 bytes"),
         (format!("{two}chunk = \"2g\""), "c.toml:6: chunk=2147483648: must be a power of two"),
@@ -284,7 +284,7 @@ fn cpus_are_lists() {
     for good in ["\"0-1\"", "1", "[0, 1]"] {
         assert_eq!(of(good), "", "{good}");
     }
-    assert_eq!(of("\"0-3\""), "c.toml:3: cpus=0-3: CPU 2-3 is not this daemon's to use; it has 0-1 (IOThread 'x')");
+    assert_eq!(of("\"0-3\""), "c.toml:3: cpus=0-3: this daemon may not use CPU 2-3; it may use 0-1 (IOThread 'x')");
     assert!(of("\"1-\"").starts_with("c.toml:3: cpus='1-': is no list of CPUs"));
     assert!(of("true").starts_with("c.toml:3: cpus=true: must be a list of CPUs"));
 }
@@ -322,7 +322,7 @@ fn all_mistakes_are_told_at_once_in_the_files_order() {
 fn what_is_no_toml_is_said_so_with_its_line() {
     assert!(said("a = 1\nb = = 2\n").starts_with("c.toml:2: is not TOML here: "));
     assert!(said("[[disk]]\nname = \"a\"\nname = \"b\"\n").starts_with("c.toml:3: is not TOML here: duplicate key"));
-    assert_eq!(said(""), "c.toml: there is no disk: nothing could be served; add a [[disk]]");
+    assert_eq!(said(""), "c.toml: no disk is configured; add a [[disk]]");
     assert!(said("disk = 1\n").starts_with("c.toml:1: disk: must be written [[disk]]"));
     let deep = format!("a = {}", "[".repeat(100_000));
     assert!(said(&deep).starts_with("c.toml:1: is not TOML here"), "no overflow of the stack");

@@ -31,7 +31,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
         ))),
         several => {
             let names: Vec<_> = several.iter().map(|p| format!("\n  --control {}", p.display())).collect();
-            Err(Failure::new(format!("several daemons serve; say which:{}", names.concat())))
+            Err(Failure::new(format!("several daemons are running; name one:{}", names.concat())))
         }
     }
 }

@@ -35,35 +35,35 @@ pub struct CtlArgs {
 pub enum CtlCommand {
     /// What is served, by which IOThreads, to how many clients
     List,
-    /// Counters of disks, hardware queues and IOThreads since the daemon began, as JSON
+    /// Counters of disks, hardware queues and IOThreads since the daemon started, as JSON
     Stats,
-    /// Serve more: a disk over NBD and vhost-user-blk, or the disks and exports of a CONFIG.toml
+    /// Add a disk over NBD and vhost-user-blk, or the disks and exports of a CONFIG.toml
     Add {
-        /// As after mqblk serve
+        /// As for mqblk serve
         #[arg(value_name = "DISK | CONFIG.toml")]
         what: PathBuf,
-        /// Open what is added so that it cannot be written
+        /// Open the added disks read-only
         #[arg(long)]
         read_only: bool,
     },
-    /// End an export, or a disk with all its exports
+    /// Remove an export, or a disk with all its exports
     Remove {
         /// Name of the export or disk
         #[arg(add = completion::exports_and_disks())]
         name: String,
-        /// Also with clients, which are let go when what they asked for has ended, or has failed after 10 s
+        /// Also if clients are connected: disconnect them once their requests have completed, or failed after 10 s
         #[arg(long)]
         force: bool,
     },
-    /// Give a disk another size under I/O; clients that can be told are told
+    /// Resize a disk under I/O; clients are notified if their protocol can do that
     Resize {
         /// Name of the disk
         #[arg(add = completion::disks())]
         disk: String,
-        /// Bytes, or with a unit (20G); without, take over the size that its image has now
+        /// New size in bytes, or with a unit (20G) [default: the current size of its image]
         #[arg(value_name = "SIZE", value_parser = size)]
         size: Option<u64>,
-        /// Also if it becomes smaller: what lies beyond is lost
+        /// Also shrink it: data beyond the new size is lost
         #[arg(long)]
         force: bool,
     },
@@ -76,19 +76,19 @@ pub enum CtlCommand {
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
         settings: Vec<(String, String)>,
     },
-    /// Let nothing begin on a disk, or on all, and wait until nothing is in flight; clients wait
+    /// Stop new I/O on a disk, or on all, and wait until none is in flight; requests of clients wait
     Drain {
         /// Name of the disk
         #[arg(add = completion::disks())]
         disk: Option<String>,
     },
-    /// Continue after a drain
+    /// Resume I/O after a drain
     Resume {
         /// Name of the disk
         #[arg(add = completion::disks())]
         disk: Option<String>,
     },
-    /// Have another IOThread serve a virtqueue, under I/O
+    /// Move a virtqueue to another IOThread, under I/O
     Move {
         /// Name of the export
         #[arg(add = completion::exports())]
@@ -99,7 +99,7 @@ pub enum CtlCommand {
         #[arg(add = completion::iothreads())]
         iothread: String,
     },
-    /// Have these IOThreads serve an export, under I/O: round robin, or each the virtqueues it lists
+    /// Map an export to these IOThreads, under I/O: round robin, or each with the virtqueues listed for it
     Map {
         /// Name of the export
         #[arg(add = completion::exports())]
@@ -108,9 +108,9 @@ pub enum CtlCommand {
         #[arg(required = true, value_name = "IOTHREAD[:VIRTQUEUES]", value_parser = mapped, add = completion::iothreads())]
         iothreads: Vec<Mapped>,
     },
-    /// Have the daemon read its configuration again
+    /// Reload the daemon's configuration
     Reload,
-    /// Let all clients go, and end the daemon
+    /// Disconnect all clients, and stop the daemon
     Shutdown,
 }
 

@@ -147,10 +147,11 @@ impl Operator {
         for path in sockets {
             if !host::privileges::may_remove(path) {
                 let socket = path.display().to_string();
-                log::warn!(socket; "'{}' may not remove it at the end: give that user its directory", user.name);
+                log::warn!(socket; "user '{}' cannot remove this socket at shutdown: give that user write access to \
+                                    its directory", user.name);
             }
         }
-        log::info!(user = user.name.as_str(); "gave up root");
+        log::info!(user = user.name.as_str(); "dropped root privileges");
         Ok(())
     }
 
@@ -237,7 +238,7 @@ impl Operator {
             }),
             Question::Resume { disk } => on_disks(daemon, disk.as_deref(), |name, disk| {
                 let was = disk.resume();
-                Ok(format!("disk '{name}' {}", if was { "goes on" } else { "was not drained" }))
+                Ok(format!("disk '{name}' {}", if was { "resumed" } else { "was not drained" }))
             }),
             Question::Move { export, virtqueue, iothread } => move_one(daemon, &export, virtqueue, iothread),
             Question::Map { export, iothreads } => map(daemon, &export, iothreads),
@@ -291,7 +292,8 @@ fn say_in_flight(disk: &ServedDisk) {
     let and = if why.is_empty() { "" } else { ": " };
     log::warn!(
         disk = name;
-        "ending waits for {n} {requests} in flight at disk '{name}'{and}{why}; another SIGTERM ends it without their answers"
+        "shutdown waits for {n} {requests} in flight at disk '{name}'{and}{why}; another SIGTERM exits without their \
+         completions"
     );
 }
 
@@ -345,7 +347,7 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     let ends = |e: &Export<'_>| e.plan.name == name || is_disk && e.plan.disk == name;
     let used: Vec<_> = plan.exports().filter(|e| ends(e) && daemon.clients(e) > 0).map(|e| &e.plan.name).collect();
     if let (false, Some(first)) = (force, used.first()) {
-        let text = format!("export '{first}' has clients: end them first, or remove it by force, which lets them go");
+        let text = format!("export '{first}' has clients: stop them first, or use --force, which disconnects them");
         return Err(text.into());
     }
     let mut plan = plan.plan().clone();
@@ -379,11 +381,14 @@ fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> D
         && bytes < had
     {
         let text =
-            format!("size={bytes}: disk '{name}' has {had} bytes; what is beyond would be lost, unless by force");
+            format!(
+                "size={bytes}: disk '{name}' has {had} bytes; data beyond the new size would be lost; use --force to \
+                 shrink it"
+            );
         return Err(text.into());
     }
     let (now, keep) = daemon.resize(name, bytes)?;
-    let mut done = vec![format!("disk '{name}' has {now} bytes, it had {had}")];
+    let mut done = vec![format!("disk '{name}' has {now} bytes, was {had}")];
     done.extend(keep);
     Ok(json!(done))
 }

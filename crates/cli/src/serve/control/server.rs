@@ -89,8 +89,8 @@ fn converse(client: &UnixStream, operator: &Operator) -> io::Result<()> {
         let whole = line.ends_with(b"\n") || (line.len() as u64) < LINE_BYTES;
         let mut ends = false;
         let answer = match serde_json::from_slice::<Question>(&line) {
-            _ if !whole => refused(&format!("a question must be a line of at most {LINE_BYTES} bytes")),
-            Err(e) => refused(&format!("that is no question: {e}")),
+            _ if !whole => refused(&format!("a request must be one line of at most {LINE_BYTES} bytes")),
+            Err(e) => refused(&format!("not a valid request: {e}")),
             Ok(question) => {
                 ends = matches!(question, Question::Shutdown {});
                 operator.answer(question)

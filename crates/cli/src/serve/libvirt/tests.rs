@@ -135,7 +135,7 @@ fn numbers_and_references_that_are_wrong_are_refused() {
     );
     refused("", "<driver iothread='1'/>", "it has none: add <iothreads>");
     let both = "<driver iothread='1'><iothreads><iothread id='1'/></iothreads></driver>";
-    refused("<iothreads>1</iothreads>", both, "libvirt takes one of the two");
+    refused("<iothreads>1</iothreads>", both, "libvirt accepts only one of them");
     let lists = "<driver><iothreads><iothread id='1'><queue id='0'/></iothread></iothreads></driver>";
     refused("<iothreads>1</iothreads>", lists, "add queues='N'");
     refused("<cputune><iothreadpin iothread='1' cpuset='0'/></cputune>", "", "there is no IOThread 1");

@@ -170,8 +170,8 @@ impl Listener for Socket {
 
 /// Answers a client beyond the limit. The answer fits into the socket's buffer at once, or is lost.
 fn reject(mut client: Box<dyn Stream>) {
-    let _ =
-        client.limit(Duration::from_millis(1)).and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
+    let answer = answer(503, "too many clients\n", true);
+    let _ = client.limit(Duration::from_millis(1)).and_then(|()| client.write_all(&answer));
 }
 
 fn converse(client: &mut dyn Stream, shared: &Shared) -> io::Result<()> {
@@ -235,13 +235,13 @@ fn reply(head: &[u8], shared: &Shared) -> Vec<u8> {
     let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
     let words: Vec<_> = std::str::from_utf8(line).unwrap_or_default().split_ascii_whitespace().collect();
     let [method, target, "HTTP/1.0" | "HTTP/1.1"] = words[..] else {
-        return answer(400, "that is no request of HTTP/1.1\n", true);
+        return answer(400, "not an HTTP/1.1 request\n", true);
     };
     let path = target.split('?').next().unwrap_or_default();
     match (method, path) {
         ("GET" | "HEAD", "/metrics") => answer(200, &shared.page(), method == "GET"),
-        ("GET" | "HEAD", _) => answer(404, "there is only /metrics\n", method == "GET"),
-        _ => answer(405, "only GET\n", true),
+        ("GET" | "HEAD", _) => answer(404, "not found: only /metrics is served\n", method == "GET"),
+        _ => answer(405, "only GET and HEAD are supported\n", true),
     }
 }
 

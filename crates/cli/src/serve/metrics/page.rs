@@ -101,7 +101,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
             stats.iter().map(|(name, s)| (label(name), of(s.op(op)))).collect::<Vec<_>>()
         };
         let name = format!("mqblk_disk_{many}_completed_total");
-        page.family(&name, Kind::Counter, &format!("{text} that have ended."), each(&|o| o.ios));
+        page.family(&name, Kind::Counter, &format!("{text} that have completed."), each(&|o| o.ios));
         if op != Op::Flush {
             let name = format!("mqblk_disk_{one}_bytes_total");
             page.family(&name, Kind::Counter, &format!("Bytes of {many}."), each(&|o| o.sectors * SECTOR));
@@ -109,7 +109,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
             page.family(
                 &name,
                 Kind::Counter,
-                &format!("{text} that became part of another request."),
+                &format!("{text} merged into another request."),
                 each(&|o| o.merges),
             );
         }
@@ -121,14 +121,14 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let size = all(&|d| d.capacity().0 * SECTOR);
     page.family("mqblk_disk_size_bytes", Kind::Gauge, "Size of the disk.", size);
     let drained = all(&|d| u64::from(d.is_drained()));
-    page.family("mqblk_disk_drained", Kind::Gauge, "1 while an operator lets nothing begin.", drained);
+    page.family("mqblk_disk_drained", Kind::Gauge, "1 while the disk is drained.", drained);
     let held = all(&|d| d.held_on_enospc());
-    page.family("mqblk_disk_writes_held_total", Kind::Counter, "Times a write found no space and was kept.", held);
+    page.family("mqblk_disk_writes_held_total", Kind::Counter, "Writes held because the storage had no space.", held);
     of_connections(page, disks);
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {
         stats.iter().map(|(name, s)| (label(name), of(s))).collect::<Vec<_>>()
     };
-    page.family("mqblk_disk_in_flight", Kind::Gauge, "Bios that have not ended.", each(&|s| s.in_flight));
+    page.family("mqblk_disk_in_flight", Kind::Gauge, "Bios in flight.", each(&|s| s.in_flight));
     page.family("mqblk_disk_errors_total", Kind::Counter, "Requests that ended with an error.", each(&|s| s.errors));
     let busy = each(&|s| s.io_ticks_ns).into_iter().map(|(l, ns)| (l, Seconds(ns))).collect();
     page.family("mqblk_disk_io_time_seconds_total", Kind::Counter, "Time with something in flight.", busy);
@@ -139,10 +139,10 @@ fn of_connections(page: &mut Page, disks: &Disks<'_>) {
     let all: Vec<_> = disks.iter().filter_map(|(name, disk)| Some((*name, disk.connections()?))).collect();
     type Of = fn(&Connections) -> u64;
     let families: [(&str, Kind, &str, Of); 4] = [
-        ("connections", Kind::Gauge, "Connections to the disk's server that there are.", |c| c.up),
-        ("connections_wanted", Kind::Gauge, "Connections to the disk's server that there are to be.", |c| c.wanted),
+        ("connections", Kind::Gauge, "Established connections to the disk's server.", |c| c.up),
+        ("connections_wanted", Kind::Gauge, "Configured connections to the disk's server.", |c| c.wanted),
         ("connection_losses_total", Kind::Counter, "Times a connection to the disk's server was lost.", |c| c.losses),
-        ("requests_replayed_total", Kind::Counter, "Requests that were sent to the disk's server again.", |c| {
+        ("requests_replayed_total", Kind::Counter, "Requests resent to the disk's server.", |c| {
             c.replayed
         }),
     ];
@@ -181,8 +181,8 @@ fn of_hctxs(page: &mut Page, disks: &Disks<'_>) {
         ("runs", "Times its dispatch loop ran.", |h| h.run),
         ("dispatched", "Requests that the driver took.", |h| h.dispatched),
         ("batches", "Calls of the driver.", |h| h.batches),
-        ("requeues", "Requests that the driver gave back because it was busy.", |h| h.requeues),
-        ("timeouts", "Requests that the driver was asked about because they were late.", |h| h.timeouts),
+        ("requeues", "Requests that the driver returned because it was busy.", |h| h.requeues),
+        ("timeouts", "Requests whose timeout expired.", |h| h.timeouts),
     ];
     for (name, help, of) in families {
         let mut samples = Vec::new();
@@ -198,8 +198,8 @@ fn of_threads(page: &mut Page, threads: &[ThreadReport]) {
     let label = |t: &ThreadReport| vec![("iothread", t.name.clone())];
     type Of = fn(&ThreadReport) -> u64;
     let times: [(&str, &str, Of); 3] = [
-        ("alive", "Time since the IOThread began.", |t| t.alive.as_ns()),
-        ("busy", "Time in rounds that found something to do.", |t| t.busy.as_ns()),
+        ("alive", "Time since the IOThread started.", |t| t.alive.as_ns()),
+        ("busy", "Time in event-loop rounds that found work.", |t| t.busy.as_ns()),
         ("cpu", "CPU time, polling included.", |t| t.cpu.as_ns()),
     ];
     for (name, help, of) in times {
@@ -224,7 +224,7 @@ fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
         clients.push((labels, daemon.clients(&export)));
     }
     page.family("mqblk_export_clients", Kind::Gauge, "Clients that are connected.", clients);
-    let help = "1 while new certificates cannot be used, and older ones are.";
+    let help = "1 while new certificates cannot be loaded and the old ones stay in use.";
     page.family("mqblk_export_certificates_stale", Kind::Gauge, help, stale);
     // Connections come and go, and a sum over them would shrink.
     for source in threads.iter().flat_map(|t| &t.sources).filter(|s| !serves_connections(s.kind)) {
@@ -232,7 +232,7 @@ fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
     }
     let labels = |(export, index): (String, u32)| vec![("export", export), ("queue", index.to_string())];
     let served = by_label.into_iter().map(|(at, n)| (labels(at), n)).collect();
-    let help = "Requests of a virtqueue, or queue of a mount, that have ended since it was started.";
+    let help = "Requests of a virtqueue, or queue of a mount, that have completed since it was started.";
     page.family("mqblk_queue_requests_total", Kind::Counter, help, served);
 }
 

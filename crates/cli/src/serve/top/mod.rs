@@ -34,10 +34,10 @@ pub struct TopArgs {
     /// Length of an interval
     #[arg(short = 'd', long = "delay", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub delay: Duration,
-    /// End after so many intervals
+    /// Exit after this many intervals
     #[arg(short = 'n', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Show once what was done since the daemon began, and end
+    /// Show the totals since the daemon started once, and exit
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
     /// A JSON object per interval and line
@@ -102,7 +102,7 @@ fn take(socket: &Path) -> Result<Sample, Failure> {
     match ask(socket, &Question::Stats {})? {
         Answer::Ok(value) => serde_json::from_value(value).map_err(|e| {
             Failure::new(format!(
-                "daemon at '{}': its stats have another form ({e}); use the mqblk version that the daemon runs",
+                "daemon at '{}': unknown format of its stats ({e}); use the mqblk version that the daemon runs",
                 socket.display()
             ))
         }),

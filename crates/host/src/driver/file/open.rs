@@ -63,14 +63,14 @@ impl fmt::Display for FileWarning {
         match self {
             FileWarning::BufferedFallback { path, why } => write!(
                 f,
-                "'{}' does not take direct I/O ({why}): figures are those of the page cache; put the file on a file \
-                 system with O_DIRECT (ext4, xfs, btrfs) or set direct=0 to ask for this",
+                "'{}' does not support direct I/O ({why}): results include the page cache; put the file on a file \
+                 system with O_DIRECT (ext4, xfs, btrfs), or set direct=0 if this is intended",
                 path.display()
             ),
             FileWarning::Holes { path } => write!(
                 f,
-                "'{}' has holes: reads of them are answered by the file system without asking the device; write the \
-                 file once from end to end, or remove it so that it is laid out anew",
+                "'{}' has holes: the file system serves reads of holes without device I/O; write the file once from \
+                 end to end, or remove it to have it laid out again",
                 path.display()
             ),
         }
@@ -179,7 +179,10 @@ impl Opened {
         let block = u64::from(self.limits.logical_block_size);
         if let Some(bytes) = bytes {
             if self.is_device {
-                return Err(Error::usage("a block device has the size it has: resize it, then leave the size out"));
+                return Err(Error::usage(
+                    "cannot resize a block device to a given size: resize it with its own tools, then leave the size \
+                     out"
+                ));
             }
             if bytes == 0 || !bytes.is_multiple_of(block) {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of the disk's block, {block}")));
@@ -189,7 +192,9 @@ impl Opened {
         let size = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
         let sectors = (size / block * block) >> SECTOR_SHIFT;
         if sectors == 0 {
-            return Err(Error::usage(format!("it has {size} bytes now, less than a block of {block}: the size stays")));
+            return Err(Error::usage(format!(
+                "it has {size} bytes now, less than a block of {block}: the disk keeps its size"
+            )));
         }
         self.capacity.store(sectors, Ordering::Relaxed);
         Ok(Sector(sectors))

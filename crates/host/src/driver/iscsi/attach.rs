@@ -86,7 +86,7 @@ pub(super) fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>>
         // By the rules of reservations, an initiator without the right to read modes gets this status.
         Answer::Status(sam::RESERVATION_CONFLICT) if cdb.opcode() == opcode::MODE_SENSE_10 => Ok(Vec::new()),
         Answer::Check(Some(sense)) => failed(format!("failed ({sense})")),
-        Answer::Check(None) => failed("failed and did not say why".to_owned()),
+        Answer::Check(None) => failed("failed without sense data".to_owned()),
         Answer::Status(status) => failed(format!("failed (status {status:#04x})")),
     }
 }
@@ -114,7 +114,7 @@ pub(super) fn settled<T>(
             return said;
         }
     }
-    Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
+    Err(Error::new(ErrorKind::Io, format!("LUN {} keeps reporting unit attentions (resets or changes)", lun.0)))
 }
 
 /// Reads identity and size: on each connection, before it carries requests.
@@ -124,10 +124,10 @@ pub(super) fn identify(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacit
 
 fn identify_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     let inquiry = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
-    let inquiry = Inquiry::parse(&inquiry).ok_or_else(|| refused(lun, "INQUIRY was not answered in full"))?;
+    let inquiry = Inquiry::parse(&inquiry).ok_or_else(|| refused(lun, "the INQUIRY data is incomplete"))?;
     match (inquiry.qualifier, inquiry.device_type) {
         (0, 0) => {}
-        (0, kind) => return Err(refused(lun, &format!("is no disk but a device of type {kind:#04x}"))),
+        (0, kind) => return Err(refused(lun, &format!("is not a disk, but a device of type {kind:#04x}"))),
         _ => return Err(no_unit(lun)),
     }
     let designation = may(line, lun, &Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), ALLOCATION))?;

@@ -92,7 +92,7 @@ pub(super) fn dial_within<'a>(
             }
         }
     }
-    Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
+    Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: too many login redirects")))
 }
 
 /// The result of a command.
@@ -103,8 +103,9 @@ pub(super) enum Answer {
 }
 
 const CLOSED: &str = "the target closed the connection";
-const CLOSED_WITHOUT_USER: &str = "the target closed the connection when a login without a user began: Linux's target does so if it wants \
-                                   one; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD";
+const CLOSED_WITHOUT_USER: &str = "the target closed the connection at a login without a user: Linux's target (LIO) \
+                                   does so if it requires CHAP; write USER@ before the host, and its password in \
+                                   LIBISCSI_CHAP_PASSWORD";
 
 impl Line<'_> {
     /// Logs in. Returns the address that the target redirects to, if it does.
@@ -245,7 +246,7 @@ impl Line<'_> {
                 answer => return Ok(answer),
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
+        Err(Error::new(ErrorKind::Io, format!("LUN {} keeps reporting unit attentions (resets or changes)", lun.0)))
     }
 
     /// Returns the number of unit attentions so far. An answer from before a unit attention may be from another logical unit.
@@ -265,7 +266,7 @@ impl Line<'_> {
             match read.pdu {
                 Pdu::DataIn(part) => {
                     if all.len() + data.len() > MAX_ANSWER.min(most as usize) || part.offset as usize != all.len() {
-                        return Err(Failure::Violation("an answer is longer than was asked for".into()).into());
+                        return Err(Failure::Violation("a response is longer than requested".into()).into());
                     }
                     all.extend(data);
                     match part.status {
@@ -295,7 +296,7 @@ impl Line<'_> {
             self.send(header.with_numbers(self.cmd_sn, self.exp_stat_sn), text)?;
             let (read, data) = self.answer(tag)?;
             let Pdu::Text { target_tag: more, .. } = read.pdu else {
-                return Err(Failure::Violation("a text was answered by something else".into()).into());
+                return Err(Failure::Violation("a Text Request was answered by another PDU".into()).into());
             };
             all.extend(data);
             if all.len() > 1 << 20 {

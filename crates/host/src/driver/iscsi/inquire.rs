@@ -44,7 +44,7 @@ pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<InquiryData> {
 fn ask(line: &mut Line<'_>, lun: LunId) -> Result<InquiryData> {
     let answer = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
     let inquiry = Inquiry::parse(&answer)
-        .ok_or_else(|| Error::new(ErrorKind::Denied, format!("LUN {}: INQUIRY was not answered in full", lun.0)))?;
+        .ok_or_else(|| Error::new(ErrorKind::Denied, format!("LUN {}: the INQUIRY data is incomplete", lun.0)))?;
     let names = may(line, lun, &Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), 1024))?;
     let serial = may(line, lun, &Cdb::inquiry(Some(vpd::UNIT_SERIAL_NUMBER), 1024))?;
     let wwid = wwid(&inquiry, &names, &serial);

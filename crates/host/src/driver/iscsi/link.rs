@@ -44,7 +44,7 @@ pub(super) struct Lost(pub(super) String);
 
 impl From<Violation> for Lost {
     fn from(violation: Violation) -> Lost {
-        Lost(format!("the target breaks the protocol: {violation}"))
+        Lost(format!("the target violates the protocol: {violation}"))
     }
 }
 
@@ -491,7 +491,10 @@ impl Session {
         match read.pdu {
             Pdu::Response { tag, response, status } if is_own(tag) => {
                 if response == 0 && status.status == sam::GOOD && self.out.iter().any(|m| m.answers_own(tag)) {
-                    return Err(Violation("a command ended well before all of it was sent".into()).into());
+                    return Err(Violation(
+                        "a command completed with GOOD status before all its data was sent"
+                        .into()
+                    ).into());
                 }
                 let status = (response == 0).then_some(status);
                 tasks.own.completed(tag, status, self.reader.kept())?;
@@ -499,7 +502,10 @@ impl Session {
             Pdu::Response { tag, response, status } => {
                 let has_unsent = self.has_unsent(tag as u16);
                 if response == 0 && status.status == sam::GOOD && has_unsent {
-                    return Err(Violation("a command ended well before all of it was sent".into()).into());
+                    return Err(Violation(
+                        "a command completed with GOOD status before all its data was sent"
+                        .into()
+                    ).into());
                 }
                 match response {
                     0 => tasks.completed(tag, status, self.reader.kept(), has_unsent)?,
@@ -534,7 +540,7 @@ impl Session {
                 self.pongs += 1;
                 if self.pongs > MAX_PONGS {
                     return Err(Lost(format!(
-                        "the target asks {MAX_PONGS} times whether we are there, and takes no answer"
+                        "the target sent {MAX_PONGS} NOP-In requests without reading an answer"
                     )));
                 }
                 let header = Header::nop_out(RESERVED_TAG, lun, target_tag);
@@ -547,11 +553,13 @@ impl Session {
             Pdu::TaskManagement { tag, response } => self.managed(tag, response, is_sending, tasks)?,
             // The unit also reports this (unit attention) with the next command.
             Pdu::Async { event: 0, .. } => {}
-            Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),
-            Pdu::Logout { .. } => return Err(Lost("the target has logged us out".into())),
+            Pdu::Async { event, .. } => return Err(Lost(format!(
+                "the target requested a logout (asynchronous event {event})"
+            ))),
+            Pdu::Logout { .. } => return Err(Lost("the target closed the session (Logout Response)".into())),
             Pdu::Reject { reason } => self.rejected(reason, tasks)?,
             Pdu::Login { .. } | Pdu::Text { .. } | Pdu::DataIn(_) => {
-                return Err(Violation("an answer to nothing that was asked".into()).into());
+                return Err(Violation("a response to no outstanding request".into()).into());
             }
         }
         Ok(())
@@ -616,7 +624,7 @@ impl Session {
 }
 
 fn asks_too_much() -> Lost {
-    Violation("it asks for more data of a task whose last was not sent (MaxOutstandingR2T is 1)".into()).into()
+    Violation("an R2T while an earlier one of the task is outstanding (MaxOutstandingR2T is 1)".into()).into()
 }
 
 /// Fails a write whose memory has gone, and returns the loss of its session.

@@ -144,7 +144,7 @@ impl From<Violation> for Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         let (kind, text) = match failure {
-            Failure::Violation(text) => (ErrorKind::Io, format!("the target breaks the protocol: {text}")),
+            Failure::Violation(text) => (ErrorKind::Io, format!("the target violates the protocol: {text}")),
             Failure::Refused(text) | Failure::Impostor(text) => (ErrorKind::Denied, text),
             Failure::NotFound(text) => (ErrorKind::NotFound, text),
             Failure::Busy(text) => (ErrorKind::Io, text),
@@ -299,10 +299,10 @@ impl Login {
     /// Handles an answer: its header and its data.
     pub fn feed(&mut self, pdu: &Pdu, data: &[u8]) -> Result<Progress, Failure> {
         let Pdu::Login { tag, stage, next, more, tsih, class, detail } = *pdu else {
-            return Err(Failure::Violation("the answer to a login is no Login Response".into()));
+            return Err(Failure::Violation("a Login Request was answered by another PDU".into()));
         };
         if tag != TAG {
-            return Err(Failure::Violation("another login was answered".into()));
+            return Err(Failure::Violation("a Login Response with the tag of another login".into()));
         }
         if self.answer.len() + data.len() > MAX_TEXT {
             return Err(Failure::Violation(format!("more than {MAX_TEXT} bytes of text")));
@@ -316,14 +316,14 @@ impl Login {
         let keys = keys(&answer)?;
         if class == 1 {
             let address = keys.iter().find(|(key, _)| *key == "TargetAddress");
-            let (_, address) = address.ok_or(Failure::Violation("it is elsewhere, and does not say where".into()))?;
+            let (_, address) = address.ok_or(Failure::Violation("a login redirect without TargetAddress".into()))?;
             return Ok(Progress::Redirect((*address).to_owned()));
         }
         if class != 0 {
             return Err(self.refusal(class, detail));
         }
         if stage != self.stage {
-            return Err(Failure::Violation(format!("an answer of stage {stage:?}, not {:?}", self.stage)));
+            return Err(Failure::Violation(format!("a Login Response of stage {stage:?}, not {:?}", self.stage)));
         }
         if let Some((_, tag)) = keys.iter().find(|(key, _)| *key == "TargetPortalGroupTag") {
             self.params.portal_group = portal_group(tag);
@@ -338,16 +338,16 @@ impl Login {
     fn advance(&mut self, next: Option<Stage>, tsih: u16) -> Result<Progress, Failure> {
         let Some(next) = next else { return Ok(Progress::Continue) };
         if next as u8 <= self.stage as u8 {
-            return Err(Failure::Violation("it goes back to a stage that was over".into()));
+            return Err(Failure::Violation("a login stage that was already completed".into()));
         }
         if self.wanted.target_chap.is_some() && !self.is_proved {
             return Err(Failure::Impostor(
-                "the target did not prove its identity; take target_user away if it cannot".into(),
+                "the target did not authenticate itself; remove target_user if it cannot".into(),
             ));
         }
         if next == Stage::FullFeature {
             if self.stage == Stage::Security {
-                return Err(Failure::Violation("it leaves the negotiation of the session out".into()));
+                return Err(Failure::Violation("operational negotiation was skipped".into()));
             }
             self.params.tsih = tsih;
             return Ok(Progress::Done(self.params));
@@ -364,7 +364,7 @@ impl Login {
                 Some("None") | None if self.wanted.target_chap.is_none() => self.step = Step::Agree,
                 Some("None") | None => {
                     return Err(Failure::Impostor(
-                        "the target does not prove its identity; take target_user away".into(),
+                        "the target does not authenticate itself; remove target_user".into(),
                     ));
                 }
                 Some(method) => return Err(Failure::Refused(self.no_method(method))),
@@ -372,17 +372,17 @@ impl Login {
             Step::Algorithm => {
                 if value("CHAP_A") != Some("5") {
                     return Err(Failure::Refused(
-                        "the target's CHAP is not with MD5, which is all there is here".into(),
+                        "the target's CHAP algorithm is not MD5, the only one that mqblk supports".into(),
                     ));
                 }
                 let id = value("CHAP_I").and_then(|id| id.parse::<u8>().ok());
                 let challenge = value("CHAP_C").and_then(chap::from_text).filter(|c| !c.is_empty());
                 let (Some(id), Some(challenge)) = (id, challenge) else {
-                    return Err(Failure::Violation("CHAP without a challenge that can be read".into()));
+                    return Err(Failure::Violation("CHAP without a valid challenge".into()));
                 };
                 // Otherwise a target could make us answer its own challenge (reflection).
                 if challenge == self.wanted.challenge {
-                    return Err(Failure::Impostor("the target sends our own challenge back".into()));
+                    return Err(Failure::Impostor("the target reflected our CHAP challenge".into()));
                 }
                 (self.challenge, self.step) = (Some((id, challenge)), Step::Answer);
             }
@@ -392,7 +392,7 @@ impl Login {
                     let answer = value("CHAP_R").and_then(chap::from_text).unwrap_or_default();
                     if value("CHAP_N") != Some(&target.user) || !chap::is_same(&expected, &answer) {
                         return Err(Failure::Impostor(format!(
-                            "the target did not prove to be '{}': its name or password is another",
+                            "the target failed to authenticate as '{}': its user name or password differs",
                             target.user
                         )));
                     }
@@ -404,7 +404,7 @@ impl Login {
         }
         // A target that has not proved itself may not go to the next stage.
         if next.is_some() && matches!(self.step, Step::Algorithm | Step::Answer) {
-            return Err(Failure::Violation("it ends the stage of security before it was through".into()));
+            return Err(Failure::Violation("the security stage ended before authentication was complete".into()));
         }
         Ok(())
     }
@@ -423,7 +423,7 @@ impl Login {
                 ("None", false) => Ok(false),
                 ("CRC32C", true) => Ok(true),
                 ("None", true) => Err(Failure::Refused(format!(
-                    "{key}: the target does none; take header_digest and data_digest away"
+                    "{key}: the target supports none; remove header_digest and data_digest"
                 ))),
                 _ => Err(Failure::Violation(format!("{key}={}: was not offered", printable(value)))),
             };
@@ -450,7 +450,7 @@ impl Login {
         let lacks =
             (self.wanted.header_digest && !params.header_digest) || (self.wanted.data_digest && !params.data_digest);
         if lacks && self.step == Step::Operational {
-            let text = "the target has no CRC32C digests; take header_digest and data_digest away";
+            let text = "the target supports no CRC32C digests; remove header_digest and data_digest";
             return Err(Failure::Refused(text.into()));
         }
         self.step = Step::Agree;
@@ -459,11 +459,12 @@ impl Login {
 
     fn no_method(&self, method: &str) -> String {
         match self.wanted.chap {
-            None => "the target wants a login; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD"
+            None => "the target requires CHAP; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD"
                 .into(),
             Some(_) => {
                 format!(
-                    "the target wants authentication by '{}', and mqblk has only CHAP; enable CHAP at the target",
+                    "the target requires authentication by '{}', but mqblk supports only CHAP; enable CHAP at the \
+                     target",
                     printable(method)
                 )
             }
@@ -476,26 +477,26 @@ impl Login {
         match (class, detail) {
             (2, 1) => match &self.wanted.chap {
                 Some(chap) => Failure::Refused(format!(
-                    "the login of user '{}' was refused: name or password is not what the target has for it",
+                    "the target rejected the login of user '{}': wrong user name or password",
                     chap.user
                 )),
                 None => Failure::Refused(self.no_method("")),
             },
             (2, 2) => Failure::Refused(format!(
-                "initiator '{}' may not use {target}: allow it there, or name another with initiator=",
+                "the target does not allow initiator '{}' to use {target}: allow it there, or set another initiator=",
                 self.wanted.initiator
             )),
             (2, 3) => {
                 Failure::NotFound(format!("there is no target {target} here; 'mqblk discover iscsi://HOST' lists them"))
             }
             (2, 4) => Failure::NotFound(format!("target {target} was removed and has no other address")),
-            (2, 6) => Failure::Refused("it has too many connections: sessions= fewer".into()),
+            (2, 6) => Failure::Refused("the target has too many connections: lower sessions=".into()),
             (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
             (3, 1) if self.wanted.target.is_some() => Failure::Busy(format!(
-                "{target} cannot be served now; Linux's target says so, too, where it has none of this name: 'mqblk discover \
-                 iscsi://HOST' lists them"
+                "{target} is unavailable, or unknown (Linux's target reports both so): 'mqblk discover iscsi://HOST' \
+                 lists them"
             )),
-            (3, code) => Failure::Busy(format!("the target cannot serve now (target error {code:#04x})")),
+            (3, code) => Failure::Busy(format!("the target is unavailable (target error {code:#04x})")),
             (class, code) => Failure::Violation(format!("login status {class:#04x}{code:02x}")),
         }
     }

@@ -151,8 +151,8 @@ fn refusals_say_what_to_do() {
         (2, 1, None, "write USER@"),
         (2, 2, None, "initiator="),
         (2, 3, None, "no target iqn.2026-11.test:t1"),
-        (3, 1, None, "iqn.2026-11.test:t1 cannot be served now"),
-        (3, 2, None, "cannot serve now (target error 0x02)"),
+        (3, 1, None, "iqn.2026-11.test:t1 is unavailable, or unknown"),
+        (3, 2, None, "is unavailable (target error 0x02)"),
         (9, 9, None, "status"),
     ] {
         let mut login = Login::new(Wanted { chap, ..wanted() });

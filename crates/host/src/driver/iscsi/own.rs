@@ -26,7 +26,7 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
 
 /// The unit reports a change once, with the next command. The session is dropped after such a report, so that no later command reaches the
 /// changed unit before the report is handled.
-const UNHEARD: &str = "the logical unit says that it has changed";
+const UNHEARD: &str = "the logical unit reported a change (unit attention)";
 
 /// Returns the loss of the session for such a report.
 pub(super) fn unheard() -> Lost {
@@ -173,7 +173,7 @@ impl Own {
 
     fn find(&mut self, wire_tag: u32) -> Result<&mut Job, Violation> {
         let found = self.jobs.iter_mut().find(|j| j.wire_tag == wire_tag && j.is_sent && j.answer.is_none());
-        found.ok_or_else(|| Violation(format!("a message is about task {wire_tag:#x}, which is not out")))
+        found.ok_or_else(|| Violation(format!("a PDU for task {wire_tag:#x}, which is not outstanding")))
     }
 
     pub(super) fn data_begins(&mut self, data: &DataIn) -> Result<(), Violation> {
@@ -181,7 +181,7 @@ impl Own {
         if data.offset != job.begun || job.most - job.begun < data.len {
             let (most, begun, DataIn { offset, len, .. }) = (job.most, job.begun, data);
             return Err(Violation(format!(
-                "{len} bytes for {offset} of a task of {most} bytes, {begun} of which have come"
+                "{len} bytes at offset {offset} of a task of {most} bytes, {begun} of them received"
             )));
         }
         job.begun += data.len;
@@ -202,7 +202,7 @@ impl Own {
         if len == 0 || offset != job.sent || all - job.sent < len {
             let sent = job.sent;
             return Err(Violation(format!(
-                "it asks for {len} bytes from {offset} on of a task of {all}, {sent} of them sent"
+                "an R2T for {len} bytes at offset {offset} of a task of {all} bytes, {sent} of them sent"
             )));
         }
         job.sent += len;
@@ -313,7 +313,7 @@ impl Own {
             // Task does not exist, LUN does not exist, task still allegiant, reassignment or function not supported, not authorized,
             // rejected.
             1..=6 | 255 => false,
-            other => return Err(Violation(format!("it answers task management with {other}, which means nothing"))),
+            other => return Err(Violation(format!("unknown task management response {other}"))),
         };
         Ok((self.end_managed(at, is_done), is_done))
     }
@@ -327,7 +327,7 @@ impl Own {
 
     fn find_managed(&self, wire_tag: u32, how: &str) -> Result<usize, Violation> {
         let found = self.managed.iter().position(|m| m.wire_tag == wire_tag && m.is_done.is_none());
-        found.ok_or_else(|| Violation(format!("it {how} task management {wire_tag:#x}, which was not asked for")))
+        found.ok_or_else(|| Violation(format!("it {how} task management {wire_tag:#x}, which is not outstanding")))
     }
 
     fn end_managed(&mut self, at: usize, is_done: bool) -> Managed {

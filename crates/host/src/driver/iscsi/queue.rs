@@ -148,8 +148,8 @@ impl Queue {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "the new session is in {now}, the lost one was in {before}: the target may still carry out commands of \
-                     the lost one; they are held until {limit} has passed"
+                    "the new session is in {now}, the lost one was in {before}, whose target port may still execute \
+                     the lost session's commands; they are not resent until {limit} has passed"
                 ),
             ));
         }
@@ -327,7 +327,7 @@ impl Queue {
         state.gives_up = give_up;
         let is_up = state.is_up();
         if give_up && is_up && state.requests.has_older(LATE, clock::now()) {
-            self.lose(state, Lost("requests that it had were given up by an operator".into()));
+            self.lose(state, Lost("an operator gave up its requests".into()));
         }
         self.end_late(state, clock::now());
         self.core.tell_ends(state);

@@ -133,7 +133,7 @@ impl Reader {
         if crc32c::crc32c_append(self.crc, padding) == u32::from_le_bytes(*digest) {
             return Ok(());
         }
-        Err(Violation("data arrived damaged: its digest is another".into()))
+        Err(Violation("data digest mismatch: the data is corrupt".into()))
     }
 
     fn header<'a>(&mut self, input: &mut &'a [u8]) -> Result<PduEvent<'a>, Violation> {
@@ -144,12 +144,12 @@ impl Reader {
         if let Some(digest) = digest.first_chunk()
             && crc32c::crc32c(bytes) != u32::from_le_bytes(*digest)
         {
-            return Err(Violation("a header arrived damaged: its digest is another".into()));
+            return Err(Violation("header digest mismatch: the header is corrupt".into()));
         }
         let read = Received::parse(bytes)?;
         if read.data_len > self.max_data {
             let (len, most) = (read.data_len, self.max_data);
-            return Err(Violation(format!("a data segment has {len} bytes, of at most {most} that were declared")));
+            return Err(Violation(format!("a data segment has {len} bytes, above the declared maximum of {most}")));
         }
         self.kept.clear();
         self.crc = 0;
@@ -243,6 +243,8 @@ mod tests {
     #[test]
     fn data_beyond_what_was_declared_is_refused() {
         let long = message(0x25, 1, &[0; 4097], false);
-        assert!(read_all(&long, long.len(), false).2.unwrap_err().to_string().contains("4097 bytes, of at most 4096"));
+        assert!(read_all(&long, long.len(), false).2.unwrap_err().to_string().contains(
+            "4097 bytes, above the declared maximum of 4096"
+        ));
     }
 }

@@ -199,7 +199,7 @@ impl Tasks {
         if found {
             Ok(index)
         } else {
-            Err(Violation(format!("a message is about task {wire_tag:#x}, which is not out")))
+            Err(Violation(format!("a PDU for task {wire_tag:#x}, which is not outstanding")))
         }
     }
 
@@ -211,7 +211,7 @@ impl Tasks {
         if !is_write || len == 0 || offset != slot.moved || slot.len - slot.moved < len {
             let (moved, all) = (slot.moved, slot.len);
             return Err(Violation(format!(
-                "it asks for {len} bytes from {offset} on of a task of {all}, {moved} of them sent"
+                "an R2T for {len} bytes at offset {offset} of a task of {all} bytes, {moved} of them sent"
             )));
         }
         slot.moved += len;
@@ -225,7 +225,7 @@ impl Tasks {
         if slot.payload != Payload::Read || data.offset != slot.moved || slot.len - slot.moved < data.len {
             let (moved, all, DataIn { offset, len, .. }) = (slot.moved, slot.len, data);
             return Err(Violation(format!(
-                "{len} bytes for {offset} of a task of {all} bytes, {moved} of which have come"
+                "{len} bytes at offset {offset} of a task of {all} bytes, {moved} of them received"
             )));
         }
         slot.moved += data.len;

@@ -152,7 +152,7 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
 }
 
 /// What follows the '/' would be taken for a name, and shown in messages.
-const SLASH: &str = "a password with '/' cannot stand in a URL: set LIBISCSI_CHAP_PASSWORD";
+const SLASH: &str = "a password with '/' is not possible in a URL: set LIBISCSI_CHAP_PASSWORD";
 
 fn has_slash_in_password(rest: &str) -> bool {
     let password = rest.find('%').zip(rest.rfind('@')).and_then(|(from, to)| rest.get(from..to));
@@ -176,7 +176,7 @@ fn read_portal(text: &str) -> std::result::Result<IscsiTarget, String> {
     }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if !path.is_empty() {
-        return Err(format!("'/{path}': a portal is asked for all its targets; leave this out"));
+        return Err(format!("'/{path}': discovery lists all targets of a portal; leave the path out"));
     }
     made(authority, "", LunId(0), query)
 }
@@ -288,7 +288,7 @@ mod tests {
             ("iscsi://h/iqn.a/1?sessions=65", "must be 1..=64"),
             ("iscsi://h/iqn.a/1?data_digest=md5", "must be none or crc32c"),
             ("iscsi://h/iqn.a/1?target_user=t", "write USER@"),
-            ("iscsi://me%se/cret@h/iqn.a/1", "a password with '/' cannot stand in a URL"),
+            ("iscsi://me%se/cret@h/iqn.a/1", "a password with '/' is not possible in a URL"),
         ] {
             let refused = parse(text).unwrap_err().to_string();
             assert!(refused.contains(part), "{text}: {refused}");
@@ -296,7 +296,7 @@ mod tests {
         for (text, part) in [
             ("h:3260", "must be iscsi://"),
             ("iscsi://", "there is no host"),
-            ("iscsi://h/iqn.a/1", "'/iqn.a/1': a portal is asked for all its targets"),
+            ("iscsi://h/iqn.a/1", "'/iqn.a/1': discovery lists all targets of a portal"),
             ("iscsi://h?initator=iqn.b", "did you mean 'initiator'"),
         ] {
             let refused = parse_portal(text).unwrap_err().to_string();

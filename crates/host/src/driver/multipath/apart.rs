@@ -27,11 +27,11 @@ pub(super) fn apart<T: Send + 'static>(
     loop {
         match result.recv_timeout(LOOK) {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if signals.is_over() => return Err("its disk ends".into()),
+            Err(RecvTimeoutError::Timeout) if signals.is_over() => return Err("its disk is being removed".into()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
                 Err(panic) => std::panic::resume_unwind(panic),
-                Ok(()) => return Err("opening it came to nothing".into()),
+                Ok(()) => return Err("opening it failed".into()),
             },
         }
     }

@@ -144,7 +144,7 @@ impl Checker {
                     None => Some(open().map_err(|e| e.to_string())?),
                     Some(_) => None,
                 };
-                if signals.is_over() { Err("its disk ends".into()) } else { driver.revive(inner) }
+                if signals.is_over() { Err("its disk is being removed".into()) } else { driver.revive(inner) }
             })?;
         }
         let Some(driver) = path.driver.inner() else { return Err(CheckFailure::Down("is not open".into())) };
@@ -163,7 +163,7 @@ impl Checker {
             PathChecker::Tur => match driver.path().check(limit, core.signals.over()) {
                 Some(result) => result.map_err(|e| CheckFailure::Down(e.to_string())),
                 None => Err(CheckFailure::Down(
-                    "path_checker=tur: this kind of path knows no TEST UNIT READY; use directio".into(),
+                    "path_checker=tur: this kind of path does not support TEST UNIT READY; use directio".into(),
                 )),
             },
             PathChecker::Directio => self.read(core, path, driver.as_ref()),
@@ -232,7 +232,7 @@ fn has_all_connections(driver: &dyn HostDriver) -> Result<(), String> {
     match driver.path().connections() {
         Some(c) if c.up < c.wanted => {
             let why = driver.path().troubles().pop().map_or_else(String::new, |why| format!(": {why}"));
-            Err(format!("{} of its {} connections are there{why}", c.up, c.wanted))
+            Err(format!("{} of its {} connections are up{why}", c.up, c.wanted))
         }
         _ => Ok(()),
     }

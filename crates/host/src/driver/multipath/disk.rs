@@ -115,7 +115,8 @@ impl Multipath {
     /// the paths lead to different disks.
     pub fn open(options: MultipathOptions, paths: Vec<Path>) -> Result<(Multipath, Vec<String>)> {
         if options.prio == Prioritizer::Alua && options.path_selector == blk::multipath::Selector::IoAffinity {
-            let text = "path_selector=io-affinity: its paths stay in their groups, and prio=alua sorts them anew; use service-time or another";
+            let text = "path_selector=io-affinity: needs fixed path groups, but prio=alua regroups paths; use \
+                        service-time or another selector";
             return Err(Error::usage(text));
         }
         let opened: Vec<Result<Arc<dyn HostDriver>>> = std::thread::scope(|s| {
@@ -290,7 +291,7 @@ impl Core {
         let disk = Paths::new(new_groups, features, handler, &nodes, Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
         let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
-            let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
+            let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path was removed"))?;
             let (open, probe) = (Arc::new(open), probe.map(Arc::new));
             let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
             let was_asked = AtomicBool::new(access.lock().is_some());

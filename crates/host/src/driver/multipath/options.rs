@@ -91,10 +91,10 @@ impl MultipathOptions {
     pub(super) fn without_port_groups(&self, has_some: bool) -> Option<&'static str> {
         match (has_some, self.hardware_handler, self.prio) {
             (false, HardwareHandler::Alua, _) => Some(
-                "hardware_handler=1 alua: its target says nothing of target port groups (ALUA); leave the handler out",
+                "hardware_handler=1 alua: its target reports no target port groups (ALUA); leave the handler out",
             ),
             (false, _, Prioritizer::Alua) => {
-                Some("prio=alua: its target says nothing of target port groups (ALUA), so its priority is 0")
+                Some("prio=alua: its target reports no target port groups (ALUA), so its priority is 0")
             }
             _ => None,
         }
@@ -216,7 +216,7 @@ const PRIORITIZERS: [&str; 15] = [
 pub(super) fn no_prioritizer(text: &str) -> String {
     let is_known = PRIORITIZERS.contains(&text);
     let hint = if is_known { String::new() } else { did_you_mean(text, PRIORITIZERS[..2].iter().copied()) };
-    let what = if is_known { "is a prioritizer of multipath-tools that is not here; " } else { "" };
+    let what = if is_known { "is a prioritizer of multipath-tools that mqblk does not have; " } else { "" };
     format!(
         "{what}{hint}must be const, alua or one number for each path, 0..={MAX_PRIO}, in the order of the paths: prio=50+10"
     )

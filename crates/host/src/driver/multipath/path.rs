@@ -57,7 +57,8 @@ impl Common {
         let (a, b) = (&driver.limits(), &self.limits);
         if (a.write_cache, a.read_only) != (b.write_cache, b.read_only) {
             return Err(format!(
-                "write cache {}, read-only {}; the disk has {} and {}: its server is set up otherwise than the others'",
+                "write cache {}, read-only {}; the disk has {} and {}: its server is configured differently from the \
+                 others",
                 a.write_cache, a.read_only, b.write_cache, b.read_only
             ));
         }
@@ -68,7 +69,7 @@ impl Common {
             ..Limits::stacked([a, b])
         };
         if stacked != *b {
-            return Err("its limits are stricter than the disk's: open the disk anew with it".into());
+            return Err("its limits are stricter than the disk's: reopen the disk with this path".into());
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ impl MultipathTarget {
                 if !self.is_given(option) {
                     let place = place(option);
                     notes.push(format!(
-                        "{place}{option} alua: the disk says nothing of target port groups (ALUA), so {instead} is used"
+                        "{place}{option} alua: the disk reports no target port groups (ALUA), so {instead} is used"
                     ));
                 }
             };
@@ -108,7 +108,7 @@ impl MultipathTarget {
             && !self.is_given("path_grouping_policy")
         {
             let place = place("path_grouping_policy");
-            notes.push(format!("{place}path_grouping_policy group_by_tpg: is for prio alua, so failover is used"));
+            notes.push(format!("{place}path_grouping_policy group_by_tpg: needs prio alua, so failover is used"));
             o.path_grouping_policy = PathGroupingPolicy::Failover;
         }
         made.check().map_err(|c| Error::usage(format!("{}{}", place(c.option), c.text)))?;

@@ -161,8 +161,8 @@ impl MultipathTarget {
         }
         if let Some(name) = made.without_effect(options.iter().map(|(name, _)| *name)) {
             return refused(format!(
-                "{name} is about sessions of iSCSI and does nothing for path {}; leave it out (an NBD target has timeout and \
-                 reconnect_delay of its own)",
+                "{name} applies to iSCSI sessions and has no effect on path {}; leave it out (an NBD target has \
+                 timeout and reconnect_delay of its own)",
                 made.paths[0].name
             ));
         }
@@ -249,8 +249,8 @@ impl MultipathTarget {
         let o = &self.options;
         let by_cpu = o.path_selector == Selector::IoAffinity;
         if by_cpu && self.paths.iter().all(|path| path.cpus.is_empty()) {
-            let text = "path_selector=io-affinity: needs to know which CPUs each path is for: add path_cpus, a mask for each, such as \
-                        path_cpus=0x3+0xc";
+            let text = "path_selector=io-affinity: needs the CPUs of each path: add path_cpus, a mask for each, such \
+                        as path_cpus=0x3+0xc";
             return conflict("path_selector", text.into());
         }
         if by_cpu
@@ -258,13 +258,14 @@ impl MultipathTarget {
             && self.conf.is_none()
             && self.paths.len() > 1
         {
-            let text = "path_selector=io-affinity: chooses among the paths of a group, and with path_grouping_policy=failover each is \
-                        one; add path_grouping_policy=multibus or another";
+            let text = "path_selector=io-affinity: selects among the paths of a group, but \
+                        path_grouping_policy=failover makes a group of each path; add path_grouping_policy=multibus or \
+                        another";
             return conflict("path_selector", text.into());
         }
         // A file may still name the selector.
         if !by_cpu && self.conf.is_none() && self.is_given("path_cpus") {
-            let text = "path_cpus: is for path_selector=io-affinity; add that, or leave it out";
+            let text = "path_cpus: needs path_selector=io-affinity; add that, or leave path_cpus out";
             return conflict("path_cpus", text.into());
         }
         Ok(())
@@ -277,16 +278,18 @@ impl MultipathTarget {
         // ALUA may still come from the `conf` or from detection.
         let may_be_alua = self.conf.is_some() || self.detect_prio == Some(true);
         if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg && o.prio != Prioritizer::Alua && !may_be_alua {
-            let text = "path_grouping_policy=group_by_tpg: needs to know the target port groups of the paths: add prio=alua, or use \
-                        group_by_prio with priorities of your own";
+            let text = "path_grouping_policy=group_by_tpg: needs the target port groups of the paths: add prio=alua, \
+                        or use group_by_prio with priorities of your own";
             return conflict("path_grouping_policy", text.into());
         }
         for PathTarget { spec, name, .. } in &self.paths {
             if spec.is_memory() {
-                return conflict("", format!("path {name}: memory of its own is not the same disk as another path's"));
+                return conflict("", format!(
+                    "path {name}: a memory disk is private to its path, not shared with other paths"
+                ));
             }
             if matches!(spec, TargetSpec::Multipath(_)) {
-                return conflict("", format!("path {name}: has paths itself; name them all here"));
+                return conflict("", format!("path {name}: is a multipath target itself; list all its paths here"));
             }
             if is_scsi(spec) {
                 continue;
@@ -301,7 +304,9 @@ impl MultipathTarget {
                 return conflict(option, text);
             }
             if o.path_checker == PathChecker::Tur {
-                let text = format!("path_checker=tur: path {name} knows no TEST UNIT READY; use directio or auto");
+                let text = format!(
+                    "path_checker=tur: path {name} does not support TEST UNIT READY; use directio or auto"
+                );
                 return conflict("path_checker", text);
             }
         }
@@ -328,20 +333,21 @@ impl MultipathTarget {
         };
         let late = match write {
             true => {
-                "; nor are late writes fenced: a server that was silent may carry out a write after a newer one went down another path"
+                "; late writes are not fenced: a silent server may run an old write after a newer one on another path"
             }
             false => "",
         };
         let waits = |p: &PathTarget| matches!(&p.spec, TargetSpec::Rbd(t) if t.options.iter().all(|(name, _)| name != OP_TIMEOUT));
         let hangs = match self.paths.iter().any(waits) {
             true => {
-                "; and what a cluster does not answer goes down no other path unless rados_osd_op_timeout is set in the target"
+                "; requests that the cluster does not answer are not retried on another path unless \
+                 rados_osd_op_timeout is set in the target"
             }
             false => "",
         };
         Some(format!(
-            "the paths are {kind}, which have no identity: only their sizes are compared, and that they lead to one disk is \
-             your word{late}{hangs} (docs/multipath.md)"
+            "the paths are {kind}, which have no identity: only their sizes are compared; make sure that they lead to \
+             one disk{late}{hangs} (docs/multipath.md)"
         ))
     }
 
@@ -578,7 +584,8 @@ mod tests {
             ("failback=later:/a", "failback=later: must be manual"),
             ("prio=1:/a+/b", "prio=1: must be const, alua or one number for each path"),
             ("prio=aula:/a+/b", "prio=aula: did you mean 'alua'"),
-            ("prio=emc:/a+/b", "prio=emc: is a prioritizer of multipath-tools that is not here; must be const, alua"),
+            ("prio=emc:/a+/b", "prio=emc: is a prioritizer of multipath-tools that mqblk does not have; must be const, \
+                                alua"),
             ("prio=alua:/a+/b", "prio=alua: path /a is no SCSI device"),
             ("hardware_handler=1 alua:/a+/b", "hardware_handler=1 alua: path /a is no SCSI device"),
             ("hardware_handler=1 emc:/a+/b", "hardware_handler=1 emc: must be 0 for none or '1 alua'"),
@@ -587,23 +594,23 @@ mod tests {
             ("conf=:/a", "conf=: must be the name of a file"),
             (
                 "path_grouping_policy=group_by_tpg:/a",
-                "group_by_tpg: needs to know the target port groups of the paths: add prio=alua",
+                "group_by_tpg: needs the target port groups of the paths: add prio=alua",
             ),
             ("fast_io_fail_tmo=x:/a", "fast_io_fail_tmo=x: must be seconds, 0..=86400, or off"),
             ("prio_args=x:/a", "prio_args=x: must be exclusive_pref_bit"),
             ("pg_init_retries=51:/a", "pg_init_retries=51: must be a number, 0..=50"),
             ("polling_interval=0:/a", "polling_interval=0: must be seconds, 1..=86400"),
-            ("path_checker=tur:/a", "path /a knows no TEST UNIT READY"),
-            ("ram:size=1m+ram:size=1m", "memory of its own"),
+            ("path_checker=tur:/a", "path /a does not support TEST UNIT READY"),
+            ("ram:size=1m+ram:size=1m", "is private to its path"),
             ("/a+nbd://h/e", "is of another kind"),
-            ("fast_io_fail_tmo=5:nbd://a/e+nbd://b/e", "does nothing for path nbd://a/e"),
-            ("path_selector=io-affinity:/a", "path_selector=io-affinity: needs to know which CPUs"),
+            ("fast_io_fail_tmo=5:nbd://a/e+nbd://b/e", "has no effect on path nbd://a/e"),
+            ("path_selector=io-affinity:/a", "path_selector=io-affinity: needs the CPUs"),
             ("path_selector=io-affinity,path_cpus=0x1:/a+/b", "path_cpus=0x1: must be a mask of CPUs below 4096"),
             ("path_selector=io-affinity,path_cpus=1+2:/a+/b", "path_cpus=1+2: must be a mask"),
             ("path_selector=io-affinity,path_cpus=0x1+0x:/a+/b", "path_cpus=0x1+0x: must be a mask"),
-            ("path_cpus=0x1+0x2:/a+/b", "path_cpus: is for path_selector=io-affinity"),
+            ("path_cpus=0x1+0x2:/a+/b", "path_cpus: needs path_selector=io-affinity"),
             ("path_selector=io-affinity,path_cpus=0x1+0x2:/a+/b", "add path_grouping_policy=multibus"),
-            ("multipath:/a", "has paths itself"),
+            ("multipath:/a", "is a multipath target itself"),
             (":nul:size=1", "did you mean"),
         ] {
             let said = refused(text);

@@ -192,7 +192,7 @@ fn take(
                 return Err(Lost::broken("the server is shutting down"));
             }
             Ok(ReplyEvent::End { tag, error }) => requests.answered(tag, error),
-            Err(violation) => return Err(Lost::Broken(format!("the server breaks the protocol: {violation}"))),
+            Err(violation) => return Err(Lost::Broken(format!("the server violates the protocol: {violation}"))),
         }
     }
 }

@@ -123,7 +123,7 @@ impl<'a> Handshake<'a> {
             return Err(Error::new(ErrorKind::Io, "this is no NBD server: the greeting does not begin with NBDMAGIC"));
         }
         if option_magic != Some(OPTION_MAGIC) || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
-            let text = "the server speaks the old style of NBD (before 2011), which is not understood here";
+            let text = "the server uses oldstyle NBD negotiation (before 2011), which mqblk does not support";
             return Err(Error::new(ErrorKind::Io, text));
         }
         self.no_zeroes = flags & handshake_flag::NO_ZEROES != 0;
@@ -154,7 +154,7 @@ impl<'a> Handshake<'a> {
         }
         self.replies += 1;
         if self.replies > MAX_REPLIES {
-            return Err(garbled("its replies without end"));
+            return Err(garbled("its replies: too many"));
         }
         if bytes == 0 {
             return self.reply(option, kind, &[], out);
@@ -250,7 +250,7 @@ fn go_data(export: &str) -> Vec<u8> {
 }
 
 fn garbled(what: &str) -> Error {
-    Error::new(ErrorKind::Io, format!("the server breaks the NBD protocol in {what}"))
+    Error::new(ErrorKind::Io, format!("the server violates the NBD protocol in {what}"))
 }
 
 /// Returns the error for a server without TLS. There is no fallback: an attacker in between could send this answer.
@@ -273,7 +273,7 @@ fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
     let said = quoted(said);
     let (kind, text) = match kind {
         rep::ERR_UNKNOWN => (ErrorKind::NotFound, format!("the server has no export '{export}'")),
-        rep::ERR_POLICY => (ErrorKind::Denied, format!("the server does not let us have export '{export}'")),
+        rep::ERR_POLICY => (ErrorKind::Denied, format!("the server denies access to export '{export}'")),
         rep::ERR_SHUTDOWN => (ErrorKind::Io, "the server is shutting down".to_owned()),
         _ => (ErrorKind::Io, format!("the server refuses export '{export}' (NBD error {kind:#x})")),
     };

@@ -284,7 +284,7 @@ impl Queue {
 /// Why a connection to a working server is dropped.
 const HALF_SENT: &str = "the memory of a write was unmapped or its file shortened while it was sent";
 /// Why a connection to a silent server is dropped.
-const GIVEN_UP: &str = "requests that it had were given up by an operator";
+const GIVEN_UP: &str = "an operator gave up its requests";
 /// How long requests wait at least for the connection after one to a silent server: the longest pause before an attempt, and
 /// the time of an attempt.
 const REMAKE_TIME: Duration = Duration::from_secs(1 + super::dial::DIAL_TIME.as_secs());

@@ -52,10 +52,10 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Violation::Magic(magic) => write!(f, "a reply that begins with {magic:#010x}"),
-            Violation::Cookie(cookie) => write!(f, "a reply to request {cookie:#x}, which is not out"),
+            Violation::Cookie(cookie) => write!(f, "a reply to request {cookie:#x}, which is not outstanding"),
             Violation::Chunk(kind) => write!(f, "an unsolicited chunk of kind {kind}"),
             Violation::Length(bytes) => write!(f, "a chunk of {bytes} bytes, which does not fit its kind"),
-            Violation::Range => f.write_str("data outside of what was read, or twice"),
+            Violation::Range => f.write_str("data outside of the read, or repeated"),
             Violation::Missing => f.write_str("the end of a read without all of its data"),
             Violation::Simple => f.write_str("a simple reply to a read, with structured replies agreed on"),
             Violation::Scattered => f.write_str("a read in too many scattered pieces"),

@@ -98,11 +98,11 @@ fn read(text: &str) -> std::result::Result<NbdTarget, String> {
     let (is_unix, is_tls) = match scheme {
         "nbd" | "nbds" => (false, scheme == "nbds"),
         "nbd+unix" | "nbds+unix" => (true, scheme == "nbds+unix"),
-        _ => return Err(format!("there is no NBD over this kind of socket here; {FORMS}")),
+        _ => return Err(format!("NBD over this kind of socket is not supported; {FORMS}")),
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     if query.contains('#') || rest.contains('#') {
-        return Err("a fragment ('#') means nothing here; write %23 for it in a name".into());
+        return Err("a fragment ('#') is not supported; write %23 for it in a name".into());
     }
     let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
     let export = decode(export)?;
@@ -168,8 +168,8 @@ fn tls_option(
     value: &str,
     number: impl Fn(u64, u64) -> std::result::Result<u64, String>,
 ) -> std::result::Result<(), String> {
-    const NO_PSK: &str = "only certificates (X.509) are there, no pre-shared keys and nothing anonymous, which the TLS library has \
-                          not; use tls-certificates=DIR";
+    const NO_PSK: &str = "only X.509 certificates are supported, not pre-shared keys or anonymous TLS; use \
+                          tls-certificates=DIR";
     let known = ["tls_type", "tls_psk_file"].iter().chain(&OPTIONS).any(|option| *option == name);
     let Some(tls) = tls.filter(|_| known) else {
         return Err(if known {
@@ -180,7 +180,7 @@ fn tls_option(
     };
     match name {
         "tls_certificates" | "tls_hostname" if value.is_empty() => {
-            return Err(format!("{name}: must not be empty; leave it out for what it is then"));
+            return Err(format!("{name}: must not be empty; leave it out for the default"));
         }
         "tls_certificates" => tls.certificates = Some(value.into()),
         "tls_hostname" => tls.hostname = Some(value.to_owned()),
@@ -287,15 +287,15 @@ mod tests {
             ("nbd+unix://h/d?socket=a", "has no host"),
             ("nbd://h/d?socket=a", "goes with nbd+unix"),
             ("nbd://h/d?tls-certificates=p", "has no effect without TLS; write nbds"),
-            ("nbds://h/d?tls-psk-file=k", "no pre-shared keys"),
-            ("nbds://h/d?tls-type=anon", "no pre-shared keys and nothing anonymous"),
+            ("nbds://h/d?tls-psk-file=k", "not pre-shared keys"),
+            ("nbds://h/d?tls-type=anon", "not pre-shared keys or anonymous TLS"),
             ("nbds://h/d?tls-verify-peer=yes", "tls_verify_peer=yes: must be 0..=1"),
             ("nbds://h/d?tls-certificate=p", "did you mean 'tls_certificates'"),
             ("nbds://h/d?tls-certificates=", "must not be empty"),
             ("nbds+unix://u@h/?socket=a", "has no host"),
             ("nbds+unix:///d", "add ?socket=PATH"),
             ("nbds://u@/d", "no host"),
-            ("nbd+vsock://2/", "no NBD over this kind of socket"),
+            ("nbd+vsock://2/", "NBD over this kind of socket"),
             ("nbd://", "no host"),
             ("nbd://h:0/", "the port must be 1..=65535"),
             ("nbd://h:99999/", "the port must be"),

@@ -100,7 +100,7 @@ fn plain(text: &[(char, bool)]) -> String {
 pub fn parse(text: &str) -> Result<RbdTarget> {
     let shown = without_secrets(text);
     let refuse = |why: &str| Error::usage(format!("target '{shown}' {why}: {EXAMPLE}"));
-    let rest = text.strip_prefix("rbd:").ok_or_else(|| refuse("is none of RBD"))?;
+    let rest = text.strip_prefix("rbd:").ok_or_else(|| refuse("is not an RBD target"))?;
     let all = unescape(rest).map_err(refuse)?;
     let mut parts = split(&all, ':');
     let place = parts.next().unwrap_or_default();
@@ -115,7 +115,7 @@ pub fn parse(text: &str) -> Result<RbdTarget> {
             (target.pool, target.namespace) = (plain(pool), plain(namespace));
             image
         }
-        [..] => return Err(refuse("names no pool and image")),
+        [..] => return Err(refuse("must name a pool and an image")),
     };
     let mut image = split(image, '@');
     target.image = plain(image.next().unwrap_or_default());

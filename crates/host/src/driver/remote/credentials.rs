@@ -87,7 +87,7 @@ impl Credentials {
         let text = tls.hostname.as_deref().or(host).unwrap_or(LOCAL);
         let name = ServerName::try_from(text.to_owned()).map_err(|_| {
             Error::usage(format!(
-                "'{text}' is no name that a certificate can have; add tls-hostname=NAME to the target"
+                "'{text}' is not a valid name for a certificate; add tls-hostname=NAME to the target"
             ))
         })?;
         let (config, found) = load(tls, Found::default())?;
@@ -123,10 +123,10 @@ impl Credentials {
             Some(rustls::Error::InvalidMessage(e)) => (
                 ErrorKind::Io,
                 format!(
-                    "what it sends after the start of TLS is no TLS ({e:?}): rejected; check the server and proxies in between"
+                    "its data after STARTTLS is not TLS ({e:?}): rejected; check the server and proxies in between"
                 ),
             ),
-            Some(e) => (ErrorKind::Io, format!("TLS has failed: {e}")),
+            Some(e) => (ErrorKind::Io, format!("TLS failed: {e}")),
             None => return Error::new(ErrorKind::Io, format!("the handshake ended early: {e}{}", self.hint())),
         };
         Error::new(kind, text)
@@ -135,9 +135,9 @@ impl Credentials {
     /// Returns the likely cause when a server closes the connection without an alert.
     pub(crate) fn hint(&self) -> String {
         if self.loaded.lock().found.own {
-            return "; perhaps it does not accept our certificate".to_owned();
+            return "; perhaps it does not accept our client certificate".to_owned();
         }
-        format!("; perhaps it wants a certificate from us: {}", self.remedy())
+        format!("; perhaps it requires a client certificate: {}", self.remedy())
     }
 
     fn remedy(&self) -> String {
@@ -150,9 +150,9 @@ impl Credentials {
         let has_own = self.loaded.lock().found.own;
         match alert {
             // A server sends this alert if it wants a client certificate, but also if there is no common cipher.
-            A::HandshakeFailure if !has_own => format!("the server breaks TLS off ({alert:?}){}", self.hint()),
+            A::HandshakeFailure if !has_own => format!("the server aborted TLS ({alert:?}){}", self.hint()),
             A::CertificateRequired | A::BadCertificate | A::AccessDenied if !has_own => {
-                format!("the server wants a certificate from us ({alert:?}): {}", self.remedy())
+                format!("the server requires a client certificate ({alert:?}): {}", self.remedy())
             }
             A::UnknownCA
             | A::BadCertificate
@@ -161,8 +161,11 @@ impl Credentials {
             | A::CertificateRevoked
             | A::CertificateUnknown
             | A::AccessDenied
-            | A::DecryptError => format!("the server does not accept our certificate ({alert:?}): {}", self.remedy()),
-            _ => format!("the server breaks TLS off ({alert:?}); its log may say why"),
+            | A::DecryptError => format!(
+                "the server does not accept our client certificate ({alert:?}): {}",
+                self.remedy()
+            ),
+            _ => format!("the server aborted TLS ({alert:?}); its log may say why"),
         }
     }
 
@@ -215,11 +218,11 @@ impl Found {
             let path = directory.join(name);
             match is_there(&path) {
                 Ok(false) if must => {
-                    let text = "is not there any more: put it back, or open the target anew to do without it";
+                    let text = "no longer exists: restore it, or reopen the target to do without it";
                     Err(problem(&path, text.to_owned()))
                 }
                 Ok(there) => Ok(there),
-                Err(e) => Err(problem(&path, format!("whether it is there cannot be told: {e}"))),
+                Err(e) => Err(problem(&path, format!("cannot check whether it exists: {e}"))),
             }
         };
         // If only one of the two exists, reading the other one fails later.
@@ -288,7 +291,7 @@ fn trusted(
     // Without a directory: the system's authorities, some of which may have expired or be of an unsupported kind.
     let remedy = |problem: Problem| Problem {
         text: format!(
-            "{}; without tls-certificates=DIR in the target this system's authorities are taken",
+            "{}; without tls-certificates=DIR in the target, this system's authorities are used",
             problem.text
         ),
         ..problem
@@ -351,11 +354,11 @@ mod tests {
         let tls = TargetTls { verify_peer: false, ..TargetTls::default() };
         let credentials = Credentials::load(&tls, None).unwrap();
         let told = |alert| credentials.about_alert(alert);
-        let is_said = |text: &str, sure: bool| text.contains("the server wants a certificate") == sure;
+        let is_said = |text: &str, sure: bool| text.contains("the server requires a client certificate") == sure;
         let required = told(AlertDescription::CertificateRequired);
         assert!(is_said(&required, true) && required.contains("put client-cert.pem"), "{required}");
         let either = told(AlertDescription::HandshakeFailure);
-        assert!(is_said(&either, false) && either.contains("perhaps it wants a certificate from us"), "{either}");
+        assert!(is_said(&either, false) && either.contains("perhaps it requires a client certificate"), "{either}");
         assert!(either.contains("(HandshakeFailure)") && either.contains("put client-cert.pem"), "{either}");
     }
 }

@@ -119,7 +119,7 @@ impl<'a> Deadline<'a> {
             Ok(()) => return Ok(socket),
             Err(Errno::INPROGRESS) => self.wait(&socket, PollFlags::OUT, "connecting")?,
             // A Unix socket whose queue of clients is full.
-            Err(Errno::AGAIN) => return Err(Error::new(ErrorKind::Io, "it takes no more clients now")),
+            Err(Errno::AGAIN) => return Err(Error::new(ErrorKind::Io, "its backlog of connections is full")),
             Err(e) => return Err(failed(e, "cannot connect")),
         }
         match sockopt::socket_error(&socket) {

@@ -162,7 +162,7 @@ impl<'a> HandshakeSocket<'a> {
 }
 
 fn left(hint: &str) -> Error {
-    Error::new(ErrorKind::Io, format!("the server left during the handshake{hint}"))
+    Error::new(ErrorKind::Io, format!("the server closed the connection during the handshake{hint}"))
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ impl Stream {
 
 fn broken(e: &io::Error, peer: &str) -> String {
     match e.kind() {
-        io::ErrorKind::InvalidData => format!("{peer}, or a relay on the way to it, breaks TLS: {e}"),
+        io::ErrorKind::InvalidData => format!("{peer}, or a proxy in between, violates TLS: {e}"),
         _ => format!("receiving failed: {e}"),
     }
 }

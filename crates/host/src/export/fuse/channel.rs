@@ -68,14 +68,14 @@ impl Shared {
         let why = match e.raw_os_error() {
             Some(libc::ENODEV) => "it was unmounted",
             Some(libc::ECONNABORTED) => "its connection was aborted",
-            _ => "the kernel does not take or give requests",
+            _ => "the FUSE connection failed",
         };
         let why = format!("{why} ({call} of /dev/fuse: {e})");
         // Relaxed: only for the log.
         if self.gone.set(why.clone()).is_ok() && !self.ends.load(Ordering::Relaxed) {
             let (export, disk) = (self.name.as_str(), self.disk.name.as_str());
-            log::error!(export, disk; "the mount is gone: {why}; the disk is no longer reachable by it: remove the export and \
-                add it again to mount it anew");
+            log::error!(export, disk; "the mount is gone: {why}; clients cannot reach the disk through it: remove the \
+                                       export and add it again");
         }
     }
 }

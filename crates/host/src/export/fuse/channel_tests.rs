@@ -293,7 +293,7 @@ fn a_mount_that_is_gone_leaves_nothing_behind() {
     drop(socket);
     assert!(threads.remove(&channel).is_some());
     let why = shared.gone.get().expect("it was tried to answer");
-    assert!(why.starts_with("the kernel does not take or give requests (writev of /dev/fuse: "), "{why}");
+    assert!(why.starts_with("the FUSE connection failed (writev of /dev/fuse: "), "{why}");
     assert!(disk.rewrites.is_unused());
     disk.members()[0].queue.begin_freeze();
     assert!(disk.members()[0].queue.is_drained());

@@ -80,7 +80,7 @@ impl FuseExport {
         iothreads.sort_unstable();
         iothreads.dedup();
         if iothreads.is_empty() || !iothreads.iter().all(|t| threads.contains(*t)) {
-            return Err(Error::usage("a FUSE export must be on IOThreads that there are: give it at least one"));
+            return Err(Error::usage("a FUSE export needs at least one existing IOThread"));
         }
         let limits = disk.limits();
         if limits.logical_block_size as usize > MAX_BLOCK {
@@ -133,24 +133,24 @@ impl FuseExport {
     fn shake_hands(&self, channels: usize) -> Result<()> {
         let fd = &*self.fds[0];
         let broken =
-            |what: &str| Error::new(ErrorKind::Io, format!("the kernel's first message of a FUSE mount {what}"));
+            |what: &str| Error::new(ErrorKind::Io, format!("the kernel's INIT message of a FUSE mount {what}"));
         // The buffer has room for the longest write: the kernel delivers no request to a smaller one.
         let mut message = vec![0; wire::WRITE_HEAD + wire::MAX_DATA];
         loop {
             if !mount::wait_readable(fd, INIT_SECONDS) {
-                return Err(broken("does not come"));
+                return Err(broken("has not arrived"));
             }
             let n = match rustix::io::read(fd, &mut message[..]) {
                 Ok(n) => n,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
-                Err(e) => return Err(Error::os(e.into(), "cannot read the kernel's first message of a FUSE mount")),
+                Err(e) => return Err(Error::os(e.into(), "cannot read the kernel's INIT message of a FUSE mount")),
             };
             let head = message.get(..n.min(wire::MAX_HEAD)).unwrap_or_default();
             let (header, request) = wire::parse(head, n).map_err(|e| match e {
                 Malformed::NoHeader => broken("has no header"),
-                Malformed::Body(_) => broken("is cut short"),
+                Malformed::Body(_) => broken("is truncated"),
             })?;
-            let Request::Init(offered) = request else { return Err(broken("is no INIT")) };
+            let Request::Init(offered) = request else { return Err(broken("is another message")) };
             let too_old = |(major, minor)| {
                 let oldest = wire::OLDEST_MINOR;
                 let ctx =
@@ -169,7 +169,7 @@ impl FuseExport {
             reply[..OUT_HEADER].copy_from_slice(&wire::out_header(header.unique, 0, body.as_bytes().len()));
             reply[OUT_HEADER..len].copy_from_slice(body.as_bytes());
             rustix::io::write(fd, &reply[..len])
-                .map_err(|e| Error::os(e.into(), "cannot answer the kernel's first message of a FUSE mount"))?;
+                .map_err(|e| Error::os(e.into(), "cannot answer the kernel's INIT message of a FUSE mount"))?;
             if answer.is_some() {
                 return Ok(());
             }

@@ -211,7 +211,7 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
         _ => None,
     });
     let fd =
-        fd.ok_or_else(|| Error::new(ErrorKind::Io, format!("fusermount3 mounted '{at_text}' and sent nothing")))?;
+        fd.ok_or_else(|| Error::new(ErrorKind::Io, format!("fusermount3 mounted '{at_text}' but sent no descriptor")))?;
     rustix::io::ioctl_fionbio(&fd, true).map_err(failed)?;
     Ok(fd)
 }

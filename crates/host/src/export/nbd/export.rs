@@ -179,7 +179,10 @@ impl ExportTable {
         for export in &exports {
             export.check()?;
             if !names.insert(export.name.as_str()) {
-                return Err(Error::usage(format!("NBD export '{}': the name is taken, give it another", export.name)));
+                return Err(Error::usage(format!(
+                    "NBD export '{}': the name is already in use; choose another",
+                    export.name
+                )));
             }
         }
         let wanted = default.unwrap_or_default();
@@ -252,7 +255,7 @@ mod tests {
         let e = ExportTable::new(vec![named("a")], Some("z")).unwrap_err().to_string();
         assert!(e.contains("default NBD export 'z'"), "{e}");
         let e = ExportTable::new(vec![named("a"), named("a")], None).unwrap_err().to_string();
-        assert!(e.contains("the name is taken"), "{e}");
+        assert!(e.contains("the name is already in use"), "{e}");
     }
 
     #[test]

@@ -272,7 +272,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 impl Table {
     fn new(threads: &IoThreads, disks: Vec<NbdDisk>, default: Option<&str>, before: &[Served]) -> Result<Table> {
         if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| !threads.contains(*t))) {
-            return Err(Error::usage("an NBD export must be on IOThreads that there are: give it at least one"));
+            return Err(Error::usage("an NBD export needs at least one existing IOThread"));
         }
         let numbered = |disk: NbdDisk| {
             let same = before.iter().find(|s| s.disk.name == disk.name && disk.serves_as(&s.disk));
@@ -489,7 +489,8 @@ impl Shared {
         let asked = &negotiated.export;
         let socket = Arc::new(socket);
         let Some((connected, NbdDisk { disk, iothreads, .. })) = self.connected(&socket, asked, &client) else {
-            log::warn!(export = asked.label.as_str(), client; "a client is dropped: there are too many, or its export ends");
+            log::warn!(export = asked.label.as_str(), client; "a client is dropped: too many clients, or its export is \
+                                                               being removed");
             return;
         };
         if let Ok(connection) = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk) {

@@ -100,7 +100,7 @@ impl UblkExport {
         SERVED.lock().insert(export.id);
         if matches!(origin, Origin::Added) {
             let told = export.control.get_mut().set_params(info.id, params);
-            told.map_err(|e| Error::os(e, format!("ublk device {} cannot be given its parameters", info.id)))?;
+            told.map_err(|e| Error::os(e, format!("cannot set the parameters of ublk device {}", info.id)))?;
         }
         export.serve(disk, options, &info, &origin, Rules { read_only, write_through })?;
         export.stays = options.recovery;
@@ -109,7 +109,7 @@ impl UblkExport {
             && let Err(e) = export.resized(face.sectors)
         {
             let (export, disk) = (options.name.as_str(), disk.name.as_str());
-            log::warn!(export, disk; "the disk has grown meanwhile: {e}");
+            log::warn!(export, disk; "the disk has grown since the device was last served: {e}");
         }
         Ok(export)
     }
@@ -167,8 +167,8 @@ impl RunningExport for UblkExport {
         let id = self.id;
         if !self.grows {
             let text = format!(
-                "/dev/ublkb{id} keeps its size, for this kernel cannot change that of a ublk device that is there (Linux 6.16 or later \
-                 can): end the export and begin it again"
+                "/dev/ublkb{id} keeps its size: resizing a ublk device needs Linux 6.16 or later; remove the export \
+                 and add it again"
             );
             return Err(Error::new(ErrorKind::Resource, text));
         }
@@ -186,8 +186,8 @@ impl RunningExport for UblkExport {
 }
 
 /// Why a ublk device is not remapped.
-const STAYS: &str = "the kernel takes answers for a queue of a ublk device only from the thread that began it: end the export and \
-                     begin it again to map its queues otherwise";
+const STAYS: &str = "a queue of a ublk device must stay on the thread that started it: remove the export and add it \
+                     again to map its queues differently";
 
 impl Drop for UblkExport {
     fn drop(&mut self) {
@@ -257,12 +257,12 @@ fn take_over(
     if there.flags & wire::F_USER_RECOVERY == 0 || !recovery {
         let deleted = control.simple(wire::STOP_DEV, id, 0).and_then(|()| control.simple(wire::DEL_DEV, id, 0));
         deleted.map_err(|e| {
-            Error::os(e, format!("ublk device {id}, which another process has left, cannot be deleted"))
+            Error::os(e, format!("ublk device {id}, left behind by another process, cannot be deleted"))
         })?;
         return Ok(None);
     }
     let shape = control.shape(id).map_err(|e| {
-        Error::os(e, format!("the kernel does not say what disk ublk device {id} is, which waits to be served"))
+        Error::os(e, format!("the kernel does not report the parameters of ublk device {id}, which waits for recovery"))
     })?;
     if let Some(text) = same::refusal(id, &DeviceShape::new(there, shape), wanted) {
         return Err(Error::usage(text));
@@ -280,7 +280,7 @@ fn take_over(
 }
 
 fn not_taken_over(e: io::Error, id: u32) -> Error {
-    Error::os(e, format!("ublk device {id} waits to be served and cannot be taken over"))
+    Error::os(e, format!("ublk device {id} waits for recovery, but cannot be taken over"))
 }
 
 fn is_alive(pid: i32) -> bool {

@@ -203,7 +203,7 @@ impl Queue {
         while let Err(e) = self.ring.submit() {
             // The kernel lacks memory at the moment. There is nothing to do for these requests but to retry.
             let again = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR));
-            assert!(again, "answers to ublk's requests cannot be given: {e}");
+            assert!(again, "cannot complete ublk requests: {e}");
         }
     }
 }

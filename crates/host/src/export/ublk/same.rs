@@ -40,7 +40,7 @@ pub(super) fn refusal(id: u32, there: &DeviceShape, here: &DeviceShape) -> Optio
         .collect();
     (!differ.is_empty()).then(|| {
         format!(
-            "ublk device {id} waits to be served with {}: give it the disk and the settings that it had, or serve it once with \
+            "ublk device {id} waits for recovery with {}: serve it with its previous disk and settings, or once with \
              recovery=false to delete it",
             differ.join("; ")
         )
@@ -61,7 +61,7 @@ mod tests {
         let other = DeviceShape { nr_hw_queues: 1, shape: Shape { bytes: 512, ..shape }, ..looks };
         assert!(
             said(other).starts_with(
-                "ublk device 5 waits to be served with num_queues=2, not 1; size=1048576, not 512: give it the disk"
+                "ublk device 5 waits for recovery with num_queues=2, not 1; size=1048576, not 512: serve it with its"
             ),
             "{}",
             said(other)

@@ -503,7 +503,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, size) = (asked.num_queues, asked.queue_size);
         if queues == 0 || usize::from(queues) > self.rings.len() || size == 0 || size > MAX_QUEUE_SIZE {
-            return Err(refused("requests in flight of queues that there are not"));
+            return Err(refused("in-flight requests of queues that do not exist"));
         }
         let bytes = (self.inflight_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
         let made = memfd_create("mqblk-inflight", MemfdFlags::CLOEXEC);
@@ -562,11 +562,11 @@ impl VhostUserBackendReqHandlerMut for Connection {
         _phase: VhostTransferStatePhase,
         _fd: File,
     ) -> Result<Option<File>> {
-        Err(refused("a disk has no state beside its rings"))
+        Err(refused("a disk has no state besides its rings"))
     }
 
     fn check_device_state(&mut self) -> Result<()> {
-        Err(refused("a disk has no state beside its rings"))
+        Err(refused("a disk has no state besides its rings"))
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {

@@ -41,8 +41,9 @@ impl Call {
     #[cold]
     fn use_signal_ring(&mut self, device: &Device) {
         if !device.call_waits.swap(true, Ordering::Relaxed) {
-            log::warn!(export = device.name.as_str(); "a client has made its call descriptor wait and filled it: an IOThread stood still; \
-                       clients of this export are told in another way from now on, which costs more");
+            log::warn!(export = device.name.as_str(); "a client made its call eventfd blocking and filled it, which \
+                                                       blocked an IOThread; this export now notifies its clients \
+                                                       through io_uring, which costs more CPU");
         }
         let mut signal_ring = SignalRing::new(&self.fd);
         signal_ring.tell();

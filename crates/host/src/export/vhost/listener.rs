@@ -96,8 +96,8 @@ fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Result<std::sync::MutexG
         }
     }
     let text = format!(
-        "its front end has had a virtqueue stopped, and requests in flight have not ended after {} s; check the disk's storage, then \
-         try again",
+        "its front end stopped a virtqueue, and requests in flight have not completed after {} s; check the disk's \
+         storage, then try again",
         limit.as_secs()
     );
     Err(Error::new(ErrorKind::Io, text))
@@ -110,7 +110,7 @@ impl VhostExport {
             options;
         if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
             let (n, m) = (mapping.len(), threads.len());
-            return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on one that there is")));
+            return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on an existing one")));
         }
         if serial.len() > SERIAL_BYTES {
             return Err(Error::usage(format!("serial '{serial}': must be at most {SERIAL_BYTES} bytes")));
@@ -178,7 +178,7 @@ impl VhostExport {
         if mapping.len() != front.mapping.len() || mapping.iter().any(|t| !self.threads.contains(*t)) {
             let (n, m) = (mapping.len(), front.mapping.len());
             let text =
-                format!("a mapping of {n} virtqueues for {m}: must be as many, each on an IOThread that there is");
+                format!("a mapping of {n} virtqueues for {m}: must be as many, each on an existing IOThread");
             return Err(Error::usage(text));
         }
         let longest = match front.connection.upgrade() {
@@ -307,7 +307,7 @@ impl Server {
             }
         }
         if alarm.is_raised() {
-            return Err("pages of its memory have gone away: its file was made shorter or has no room".into());
+            return Err("pages of its memory are gone: its file was truncated or has no space left".into());
         }
         log::info!(export, client; "a client has left");
         Ok(())

@@ -52,7 +52,7 @@ pub enum StopCause {
     #[error(transparent)]
     Chain(#[from] BadChain),
     /// The client's memory is gone.
-    #[error("pages of the guest's memory have gone away")]
+    #[error("pages of the guest's memory are gone")]
     Lost,
 }
 
@@ -494,7 +494,7 @@ impl VirtQueue {
 
     #[cold]
     fn stop(&mut self, why: StopCause) {
-        log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue takes nothing more: {why}");
+        log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue is stopped: {why}");
         self.broken = true;
         if let Some(err) = &mut self.err {
             err.tell(&self.device);

@@ -112,8 +112,8 @@ fn names_are_good_unique_and_refer_to_something() {
         let e = export_error(|e| e.name = bad.to_owned());
         assert!(e.text.contains("must be 1 to 64 characters from a-z") && !e.to_string().contains('\u{1b}'), "{e}");
     }
-    assert!(error(plan(vec![], vec![])).text.starts_with("there is no disk"));
-    assert!(error(plan(vec![disk("a", "null")], vec![])).text.starts_with("there is no export"));
+    assert!(error(plan(vec![], vec![])).text.starts_with("no disk is configured"));
+    assert!(error(plan(vec![disk("a", "null")], vec![])).text.starts_with("no export is configured"));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn numbers_have_ranges() {
     p.iothreads = vec![IoThreadPlan { cpus: vec![2, 3, 4, 5], ..IoThreadPlan::new("t") }];
     assert_eq!(
         error(p.clone()).to_string(),
-        "cpus=2-5: CPU 4-5 is not this daemon's to use; it has 0-3 (IOThread 't')"
+        "cpus=2-5: this daemon may not use CPU 4-5; it may use 0-3 (IOThread 't')"
     );
     p.iothreads[0].cpus.clear();
     p.iothreads[0].poll.max_ns = Some(u64::MAX);

@@ -72,7 +72,7 @@ fn images_are_there_usable_and_whole() {
     let socket = dir.0.join("s");
     let say = |image: &Path, read_only| dir.look(image, read_only, vhost(socket.clone()));
     assert_eq!(say(&dir.image("good", 1 << 20), false), "");
-    assert!(say(&dir.0.join("none"), false).contains("none: there is no such image; make it first (truncate"));
+    assert!(say(&dir.0.join("none"), false).contains("none: the image does not exist; create it first (truncate"));
     assert!(say(&dir.image("empty", 0), false).contains("is empty; give it a size"));
     let odd = say(&dir.image("odd", 1000), false);
     assert!(
@@ -140,9 +140,9 @@ fn images_that_are_paths_are_looked_at_as_others() {
     let again = PathBuf::from(format!("/.{}", a.display()));
     let missing = dir.0.join("missing");
     assert_eq!(look(vec![disk("a", &[&a, &again, &missing])]), "", "one image by two names, and a path that may come");
-    assert!(look(vec![disk("a", &[&missing, &missing])]).contains("there is no such image"));
+    assert!(look(vec![disk("a", &[&missing, &missing])]).contains("the image does not exist"));
     let said = look(vec![disk("a", &[&a, &b])]);
-    assert!(said.contains("is another file than") && said.contains("paths must lead to one disk"), "{said}");
+    assert!(said.contains("is a different file from") && said.contains("paths must lead to one disk"), "{said}");
     let link = dir.0.join("link");
     std::os::unix::fs::symlink(&a, &link).unwrap();
     let said = look(vec![disk("a", &[&a]), DiskPlan::new("b", TargetSpec::File(link), "b")]);
@@ -166,7 +166,7 @@ fn a_socket_in_use_is_told_from_one_left_behind() {
     assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "no client has connected");
     drop(listener);
     assert_eq!(say(&socket), "", "its owner is gone");
-    assert!(say(&image).contains("a file of that name is there, which is no socket"));
+    assert!(say(&image).contains("a file of that name exists that is not a socket"));
     assert!(say(&dir.0.join("no/s")).contains("No such file or directory (os error 2); make it first"));
     assert!(say(&image.join("s")).contains("is no directory"));
 }

@@ -110,7 +110,7 @@ impl Raw {
         let found = self.queues.get(&queue).ok_or_else(|| super::not_started(queue))?;
         let (guest, ring): (&Guest, &Ring) = (&self.guest, &found.ring);
         if ring.position() != 0 {
-            return Err(Error::Usage(format!("virtqueue {queue}: its ring is in use by other means")));
+            return Err(Error::Usage(format!("virtqueue {queue}: its ring was already used without a fixed queue")));
         }
         let has_event_idx = self.agreed() & feature::EVENT_IDX != 0;
         let wires = match ring.format {
@@ -243,7 +243,7 @@ impl FixedQueue<'_> {
 }
 
 fn not_there(id: u32) -> Error {
-    Error::Server(format!("the device ended request {id}, which it does not have"))
+    Error::Server(format!("the device completed request {id}, which is not in flight"))
 }
 
 fn pieces(request: &BlockRequest) -> Vec<Piece> {
@@ -360,7 +360,7 @@ mod tests {
         fixed.show().unwrap();
         assert_eq!(fixed.kicks(), 1, "nothing new is no reason");
         let silence = fixed.wait(Duration::from_millis(1)).unwrap_err().to_string();
-        assert!(silence.contains("ended no request"), "{silence}");
+        assert!(silence.contains("completed no request"), "{silence}");
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 0, "a wait wants calls");
         // A call ends the wait, whether it arrives before or during it.
         notify(raw.queues[&0].call.as_ref().unwrap()).unwrap();
@@ -376,10 +376,10 @@ mod tests {
     #[test]
     fn a_split_device_that_ends_what_it_has_not_is_found_out() {
         for (what, id, index, words) in [
-            ("of another slot", 3u32, 0u16, "request 3, which it does not have"),
-            ("beyond the table", 70_000, 0, "request 70000, which it does not have"),
-            ("the middle of a chain", 1, 0, "request 1, which it does not have"),
-            ("too many", 0, 1, "used index 2 after 0: must be at most 1 on"),
+            ("of another slot", 3u32, 0u16, "request 3, which is not in flight"),
+            ("beyond the table", 70_000, 0, "request 70000, which is not in flight"),
+            ("the middle of a chain", 1, 0, "request 1, which is not in flight"),
+            ("too many", 0, 1, "used index 2 after 0: must advance by at most 1"),
         ] {
             let (raw, slots, ring) = raw(Format::Split, feature::EVENT_IDX, false);
             let mut fixed = raw.fixed_queue(0, &slots).unwrap();
@@ -446,7 +446,7 @@ mod tests {
         }
         fixed.put(1);
         end_packed(&raw, &ring, at, 0, wrap);
-        assert!(taken(&mut fixed).unwrap_err().to_string().contains("request 0, which it does not have"));
+        assert!(taken(&mut fixed).unwrap_err().to_string().contains("request 0, which is not in flight"));
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl<'g> Split<'g> {
         let (ended, out) = (self.seen.wrapping_sub(self.next_used), self.shown.wrapping_sub(self.next_used));
         if ended > out {
             let (index, before) = (self.seen, self.next_used);
-            return Err(Error::Server(format!("used index {index} after {before}: must be at most {out} on")));
+            return Err(Error::Server(format!("used index {index} after {before}: must advance by at most {out}")));
         }
         Ok(())
     }
