@@ -380,9 +380,7 @@ fn detect(args: &CompareArgs, pairs: u32) -> Result<Option<Detect>, Failure> {
     let most = args.max_pairs;
     if !(pairs..=Plan::MAX_PAIRS).contains(&most) {
         let (least, max) = (pairs, Plan::MAX_PAIRS);
-        return Err(Failure::new(format!(
-            "--max-pairs {most}: must be in {least}..={max}; it includes --pairs"
-        )));
+        return Err(Failure::new(format!("--max-pairs {most}: must be in {least}..={max}; it includes --pairs")));
     }
     Ok(Some(Detect { change, most }))
 }

@@ -231,9 +231,9 @@ fn the_only_one(what: &str) -> Result<RunState, Failure> {
     let mut all: Vec<_> = runs().into_iter().filter_map(state).collect();
     match all.len() {
         1 => Ok(all.remove(0)),
-        0 => Err(Failure::new(format!(
-            "{what}: no run of mqblk by this user is in progress; start one with mqblk run"
-        ))),
+        0 => {
+            Err(Failure::new(format!("{what}: no run of mqblk by this user is in progress; start one with mqblk run")))
+        }
         _ => {
             let list: Vec<_> = all.iter().map(|s| format!("\n  {}  {}", s.pid, s.command)).collect();
             Err(Failure::new(format!(

@@ -296,9 +296,7 @@ impl Completions {
     fn refuse(&self, rq: &InFlight) -> ! {
         let (name, DiskHctx { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
         if rq.place == self.place {
-            panic!(
-                "driver '{name}', hctx {hctx}, tag {tag}: completed more requests than room() allows"
-            );
+            panic!("driver '{name}', hctx {hctx}, tag {tag}: completed more requests than room() allows");
         } else if rq.place.disk == disk {
             panic!(
                 "driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was issued to hctx {}",

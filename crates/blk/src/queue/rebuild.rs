@@ -84,9 +84,9 @@ fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError>
         ("bios_per_submitter", new.bios_per_submitter == old.bios_per_submitter),
     ];
     match fixed.iter().find(|(_, same)| !same) {
-        Some((name, _)) => Err(SettingError(format!(
-            "{name}: cannot be changed on an existing disk; recreate the disk"
-        ))),
+        Some((name, _)) => {
+            Err(SettingError(format!("{name}: cannot be changed on an existing disk; recreate the disk")))
+        }
         None => Ok(()),
     }
 }

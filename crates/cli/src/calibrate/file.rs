@@ -63,9 +63,7 @@ pub fn meaning(what: CostKind) -> &'static str {
         CostKind::LineRemote => "a cache line from a core of another node, one way",
         CostKind::HandOver => "single queue: extra cost of an I/O after one of another CPU instead of the same CPU",
         CostKind::Syscall => "getppid",
-        CostKind::Wakeup => {
-            "extra cost of an eventfd write if a thread on another CPU sleeps on it"
-        }
+        CostKind::Wakeup => "extra cost of an eventfd write if a thread on another CPU sleeps on it",
         CostKind::WakeupDelay => "from that write until the thread runs",
         CostKind::Ipi => "an IPI to a running CPU, and its acknowledgement (not used: the wake-up delay covers it)",
         CostKind::Switch => "sched_yield between two threads of one CPU, without the system call",

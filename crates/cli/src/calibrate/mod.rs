@@ -104,9 +104,9 @@ impl Host {
     pub fn read() -> Host {
         let cpus = host::process::nr_cpus();
         let known = topology::read(Path::new(topology::SYSTEM), cpus);
-        let unknown = known.is_none().then(|| {
-            format!("the topology of this process's {cpus} CPUs is unknown: assuming cores of one socket")
-        });
+        let unknown = known
+            .is_none()
+            .then(|| format!("the topology of this process's {cpus} CPUs is unknown: assuming cores of one socket"));
         let topology = known.unwrap_or_else(|| CpuTopology::uniform(cpus));
         let (shape, odd) = shape_of(&topology);
         Host { topology, shape, odd: unknown.or(odd), setup: Setup::read(&[]) }

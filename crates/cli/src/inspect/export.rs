@@ -92,11 +92,8 @@ fn shape(out: &mut String, root: &Path) -> u32 {
     let _ = writeln!(out, "[machine] # {} CPUs online", online.len());
     let _ = writeln!(out, "sockets = {sockets}\ncores = {per_socket}\nthreads = {threads}");
     if all != online.len() {
-        let _ = writeln!(
-            out,
-            "# the topology is not uniform: these values make {all} CPUs, the host has {}",
-            online.len()
-        );
+        let _ =
+            writeln!(out, "# the topology is not uniform: these values make {all} CPUs, the host has {}", online.len());
     }
     for index in names(&system.join("cpu/cpu0/cache")) {
         let at = system.join("cpu/cpu0/cache").join(index);
@@ -153,8 +150,7 @@ fn disk_table(out: &mut String, root: &Path, disk: Option<&Device>) {
     } else if let Some(n) = tags {
         let _ = writeln!(out, "queue_depth = {n} # tags of each hardware queue");
     }
-    let _ =
-        writeln!(out, "# Assumed for {}: unknown to the kernel. 'mqblk profile --machine' measures it.", a.what);
+    let _ = writeln!(out, "# Assumed for {}: unknown to the kernel. 'mqblk profile --machine' measures it.", a.what);
     let _ = writeln!(out, "read_us = {:.1}\nwrite_us = {:.1}", a.read_us, a.write_us);
 }
 

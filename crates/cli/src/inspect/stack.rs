@@ -131,10 +131,7 @@ mod tests {
         let scsi = Scsi::of(&depth, 352, false);
         assert_eq!((scsi.total_depth, scsi.usable), (2816, 64));
         let text = scsi.text();
-        assert!(
-            text.contains("2816  tags of 8 hardware queues together") && text.contains("queue_depth=8"),
-            "{text}"
-        );
+        assert!(text.contains("2816  tags of 8 hardware queues together") && text.contains("queue_depth=8"), "{text}");
         assert_eq!(Scsi::of(&depth, 352, true).total_depth, 352);
         let fits = Scsi::of(&ScsiDepth { queue_depth: 4096, window: None, ..depth }, 128, false);
         assert!(fits.usable == 1024 && !fits.text().contains("wait below"));

@@ -223,9 +223,7 @@ fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
     } else if d.nr_hw_queues.is_none() && is_legacy {
         notes.push("single-queue: its elevators are those of the legacy block layer".to_owned());
     } else if d.nr_hw_queues.is_none() {
-        notes.push(
-            "no mq directory: bio-based (no request queue of its own), or hidden".to_owned(),
-        );
+        notes.push("no mq directory: bio-based (no request queue of its own), or hidden".to_owned());
     }
     if let (Some(value), Some(kind)) = (scsi_use_blk_mq, d.kind.as_deref())
         && kind != "scsi"

@@ -322,10 +322,7 @@ fn json(
 fn kernel_target(target: Option<&str>) -> Result<PathBuf, String> {
     match target.map(TargetSpec::parse) {
         Some(Ok(TargetSpec::Kernel(path))) => Ok(path),
-        _ => {
-            Err("--apply: --target is not kernel:/dev/X, so a file is needed: --apply FILE.toml"
-                .to_owned())
-        }
+        _ => Err("--apply: --target is not kernel:/dev/X, so a file is needed: --apply FILE.toml".to_owned()),
     }
 }
 

@@ -190,9 +190,10 @@ fn a_socket_of_no_use_is_told() {
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert!(child.wait().unwrap().success(), "{err}");
-    assert!(err.contains(
-        "warning: socket 'x' at "
-    ) && err.contains("give an export this name or this address"), "{err}");
+    assert!(
+        err.contains("warning: socket 'x' at ") && err.contains("give an export this name or this address"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -125,14 +125,8 @@ fn what_users_do_not_have_is_refused_with_what_they_have() {
     };
     let goal = ["--maximize", "users16.tpm"];
     refused(&["--maximize", "users17.tpm"], "there is no job 'users17'; did you mean 'users16'?");
-    refused(
-        &["--maximize", "users16.iops"],
-        "virtual machines run transactions: use tpm, tps, tx (mean) or tx_p99",
-    );
-    refused(
-        &["--maximize", "all.tpm"],
-        "--maximize, --minimize: all.tpm: user counts are simulated one at a time",
-    );
+    refused(&["--maximize", "users16.iops"], "virtual machines run transactions: use tpm, tps, tx (mean) or tx_p99");
+    refused(&["--maximize", "all.tpm"], "--maximize, --minimize: all.tpm: user counts are simulated one at a time");
     refused(&["--minimize", "users16.tpm"], "use --maximize users16.tpm");
     refused(&[&goal[..], &["--set", "nr_hw_queues=4"]].concat(), "did you mean 'guests.queues'?");
     refused(&[&goal[..], &["--set", "iothreads=many"]].concat(), "iothreads=many: must be 0..=1024");

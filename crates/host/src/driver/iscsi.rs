@@ -205,10 +205,8 @@ impl Shared {
 
     fn alone_to_check(&self, limit: Duration) -> Result<parking_lot::MutexGuard<'_, ()>> {
         let limit = std::time::Duration::from_nanos(limit.as_ns());
-        let busy = || Error::new(ErrorKind::Io, format!(
-            "{}: an earlier check of this path is still running",
-            self.target
-        ));
+        let busy =
+            || Error::new(ErrorKind::Io, format!("{}: an earlier check of this path is still running", self.target));
         self.checking.try_lock_for(limit).ok_or_else(busy)
     }
 
@@ -646,8 +644,7 @@ impl DevicePath for Iscsi {
         let Some((times, last)) = losses_of(&queues) else { return Vec::new() };
         let disrupted: u64 = queues.iter().map(|q| q.replayed).sum();
         let target = &self.shared.target;
-        let mut text =
-            format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were interrupted");
+        let mut text = format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were interrupted");
         if let Some(refusal) = refusal {
             text += &format!("; reconnecting failed: {refusal}");
         }

@@ -216,7 +216,10 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
     let logical = served.min_block.max(1 << SECTOR_SHIFT);
     let max = served.max_payload / logical * logical;
     if max == 0 {
-        return Err(format!("accepts at most {} bytes per request: less than a block of {logical}", served.max_payload));
+        return Err(format!(
+            "accepts at most {} bytes per request: less than a block of {logical}",
+            served.max_payload
+        ));
     }
     if served.size_bytes < u64::from(logical) || served.size_bytes > i64::MAX as u64 {
         return Err(format!("has {} bytes: must be one block of {logical} to 2^63", served.size_bytes));

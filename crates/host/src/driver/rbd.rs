@@ -99,9 +99,8 @@ impl Rbd {
     pub fn open(target: &RbdTarget, write: bool, regions: Arc<Regions>) -> Result<Rbd> {
         let within = |e: Error| e.within(&format!("RBD image {target}"));
         if write && target.snapshot.is_some() {
-            let text = format!(
-                "RBD image {target} is a snapshot, which is read-only: use the image or a clone for writes"
-            );
+            let text =
+                format!("RBD image {target} is a snapshot, which is read-only: use the image or a clone for writes");
             return Err(Error::new(ErrorKind::Denied, text));
         }
         let cluster = Arc::new(connect(target).map_err(within)?);

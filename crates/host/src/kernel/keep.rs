@@ -243,9 +243,7 @@ fn lock(device: &KernelDevice) -> Result<StateFile> {
     StateFile::lock(device)?.map_err(|pid| {
         let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("mqblk, process {pid}"));
         let disk = &device.disk;
-        Error::usage(format!(
-            "{disk}: its settings are in use by {whose}; wait until it has ended, or stop it"
-        ))
+        Error::usage(format!("{disk}: its settings are in use by {whose}; wait until it has ended, or stop it"))
     })
 }
 
@@ -266,10 +264,8 @@ fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Lefto
     let disk = &device.disk;
     let list: Vec<_> = done.iter().map(|(name, from, to)| format!("{name} {from} -> {to}")).collect();
     let list = if list.is_empty() { "nothing differed".to_owned() } else { list.join(", ") };
-    let mut text = format!(
-        "{disk}: put back settings that mqblk, process {}, left changed when it was killed: {list}",
-        state.pid
-    );
+    let mut text =
+        format!("{disk}: put back settings that mqblk, process {}, left changed when it was killed: {list}", state.pid);
     problems.iter().for_each(|p| text.extend(["; ", p]));
     Ok(Some(Leftover { text, is_whole: problems.is_empty() }))
 }
@@ -310,10 +306,9 @@ impl Changes {
         }
         if !outcome.problems.is_empty() {
             let path = self.file.path().display();
-            outcome.problems.push(format!(
-                "its previous settings are in {path}; mqblk restore {} tries again",
-                self.device.disk
-            ));
+            outcome
+                .problems
+                .push(format!("its previous settings are in {path}; mqblk restore {} tries again", self.device.disk));
         }
         outcome
     }

@@ -120,8 +120,7 @@ impl StateFile {
         let Some(text) = read else { return Ok(None) };
         let Some((state, belongs)) = parse(&text) else {
             let path = self.path.display();
-            let text =
-                format!("{path} cannot be parsed; restore the disk's settings from it by hand, then remove it");
+            let text = format!("{path} cannot be parsed; restore the disk's settings from it by hand, then remove it");
             return Err(Error::usage(text));
         };
         if belongs != self.belongs {

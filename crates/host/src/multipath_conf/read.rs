@@ -258,9 +258,8 @@ impl Reader<'_> {
             [] => return self.wrong(format!("'{}' has no value: put one behind it", shown(name))),
             [Word::Open | Word::Close, ..] => {
                 let (name, word) = (shown(name), rest[0].text());
-                return self.wrong(format!(
-                    "{name}: its value is '{word}'; put that in quotes, or on a line of its own"
-                ));
+                return self
+                    .wrong(format!("{name}: its value is '{word}'; put that in quotes, or on a line of its own"));
             }
             [_, more, ..] => {
                 let (name, more) = (shown(name), shown(more.text()));

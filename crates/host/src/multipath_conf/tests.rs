@@ -212,10 +212,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "m.conf:1: 'default' is no section of the file: did you mean 'defaults'? must be defaults, blacklist",
     ),
     ("device {\nvendor x\n}", "m.conf:1: 'device' is no section of the file: belongs into 'devices'"),
-    (
-        "devices {\nvendor x\n}",
-        "m.conf:2: 'vendor' is directly in 'devices': put it into a 'device {' section of it",
-    ),
+    ("devices {\nvendor x\n}", "m.conf:2: 'vendor' is directly in 'devices': put it into a 'device {' section of it"),
     ("defaults\n{\n}", "m.conf:1: 'defaults' is a section: put a '{' behind its name, on the same line"),
     ("defaults {", "m.conf:1: 'defaults' begins here and is not closed"),
     ("}", "m.conf:1: '}' closes nothing"),

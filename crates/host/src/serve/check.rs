@@ -220,8 +220,13 @@ impl ServePlan {
         if self.disks.is_empty() {
             errors.add(PlanItem::Plan, "", "", "no disk is configured; add a [[disk]]");
         } else if self.exports.is_empty() {
-            errors.add(PlanItem::Plan, "", "", "no export is configured: clients cannot reach any disk; add an \
-                                                [[export]]");
+            errors.add(
+                PlanItem::Plan,
+                "",
+                "",
+                "no export is configured: clients cannot reach any disk; add an \
+                                                [[export]]",
+            );
         }
         if errors.0.is_empty() { self.check_running(host) } else { Err(PlanErrors(errors.0)) }
     }

@@ -116,11 +116,7 @@ fn target_without_task_management_loses_only_its_session() {
     assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 1);
-    assert!(
-        driver.path().troubles()[0].contains("abort and reset failed"),
-        "{:?}",
-        driver.path().troubles()
-    );
+    assert!(driver.path().troubles()[0].contains("abort and reset failed"), "{:?}", driver.path().troubles());
 }
 
 #[test]

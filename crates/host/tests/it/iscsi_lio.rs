@@ -131,10 +131,7 @@ fn all_login_kinds_read_the_same_data_and_errors_are_named() {
     let (kind, said) = refused(&lio.url_as("me%secretsecret2@", 2, ""));
     assert!(kind == ErrorKind::Denied && said.contains("rejected the login of user 'me'"), "{said}");
     let (kind, said) = refused(&lio.url(2, ""));
-    assert!(
-        kind == ErrorKind::Io && said.contains("closed the connection at a login without a user"),
-        "{said}"
-    );
+    assert!(kind == ErrorKind::Io && said.contains("closed the connection at a login without a user"), "{said}");
     let (_, said) = refused(&lio.url(1, "").replace(IQN, "iqn.2026-11.test:other"));
     assert!(said.contains("iqn.2026-11.test:other is unavailable, or unknown (Linux's target"), "{said}");
     let (kind, said) = refused(&format!("{}7", lio.url(1, "")));

@@ -462,10 +462,7 @@ fn targets_without_port_groups_are_told_apart() {
     let istgt = Istgt::new(Options { immediate_data: "Yes", auth: "None" });
     for url in [Tgt::new().url("?sessions=1"), istgt.url_as("", "?sessions=1")] {
         let said = open(HANDLER, std::slice::from_ref(&url)).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(
-            said.contains("hardware_handler=1 alua: its target reports no target port groups"),
-            "{url}: {said}"
-        );
+        assert!(said.contains("hardware_handler=1 alua: its target reports no target port groups"), "{url}: {said}");
         let (disk, _) = open("prio=alua", std::slice::from_ref(&url)).unwrap_or_else(|e| panic!("{url}: {e}"));
         let said: Vec<String> = disk.warnings.iter().map(ToString::to_string).collect();
         assert!(said.len() == 1 && said[0].contains("so its priority is 0"), "{url}: {said:?}");

@@ -322,9 +322,11 @@ fn rbd_a_path_that_was_shut_out_does_not_come_back() {
     let before = passes();
     until(|| passes() >= before.map(|n| n + 3));
     assert_eq!(active(&disk), 1);
-    assert!(disk.path().troubles().iter().any(|t| t.contains(
-        "blocklisted this client"
-    )), "{:?}", disk.path().troubles());
+    assert!(
+        disk.path().troubles().iter().any(|t| t.contains("blocklisted this client")),
+        "{:?}",
+        disk.path().troubles()
+    );
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![8; 4096]));
 }
 

@@ -409,7 +409,10 @@ impl Scenario {
         known::check(self)?;
         match (&self.guests, &self.jobs) {
             (Some(_), Some(_)) => {
-                return Err((key(["jobs"]), "jobs and [guests]: guests are loaded by users; remove one of both".into()));
+                return Err((
+                    key(["jobs"]),
+                    "jobs and [guests]: guests are loaded by users; remove one of both".into(),
+                ));
             }
             (Some(g), None) => check_guests(g, all as u32)?,
             (None, _) => {}
@@ -709,10 +712,7 @@ published = { "a.iops" = 1000 }
         assert!(error("flush_us = 100", "flush_us = -1").ends_with("log: -1 us: must be 0..=1e6"));
         assert!(error("awake_us = 8", "awake_us = 2e6").ends_with("main_loop: 2000000 us: must be 0..=1e6"));
         let groups = error("l3_cores = 2", "l3_cores = 3");
-        assert!(
-            groups.ends_with("l3_cores = 3: must divide the 4 CPUs of the host evenly"),
-            "{groups}"
-        );
+        assert!(groups.ends_with("l3_cores = 3: must divide the 4 CPUs of the host evenly"), "{groups}");
         let pct = error("[guests]", "[costs.path]\nsibling_pct = 0\n[guests]");
         assert!(pct.ends_with("sibling_pct = 0: must be 1..=100 percent"), "{pct}");
     }

@@ -226,9 +226,10 @@ fn more_completions_than_there_is_room_for() {
     let driver = Broken { breaks: Some(Breaks::TooManyAtOnce), held: Arc::default() };
     let mut stack = Stack::new(driver, Mode::Mq, "none", 128);
     let text = text_of(|| stack.work(100)).expect("noticed");
-    assert!(text.starts_with(
-        "driver 'broken', hctx 0, tag "
-    ) && text.contains("more requests than room() allows"), "{text}");
+    assert!(
+        text.starts_with("driver 'broken', hctx 0, tag ") && text.contains("more requests than room() allows"),
+        "{text}"
+    );
     std::mem::forget(stack);
 }
 

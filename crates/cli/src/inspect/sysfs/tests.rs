@@ -151,10 +151,7 @@ fn a_server_with_a_scsi_disk_becomes_a_machine_file() {
     assert_eq!((set("nr_hw_queues").as_deref(), set("max_sectors_kb").as_deref()), (Some("4"), Some("1024")));
     assert_eq!((set("iosched.fifo_batch").as_deref(), set("iosched.of_the_future")), (Some("8"), None));
     assert!(text.contains("# \"iosched.of_the_future\" = 1: left out: "), "{text}");
-    assert!(
-        text.contains("# cache: L3 Unified 32768K") && text.contains("# Assumed for a rotating disk"),
-        "{text}"
-    );
+    assert!(text.contains("# cache: L3 Unified 32768K") && text.contains("# Assumed for a rotating disk"), "{text}");
     assert_eq!(m.uncertain["disk.read_us"], [4000.0, 16000.0]);
 }
 

@@ -380,11 +380,10 @@ fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> D
     if let (Some(bytes), false) = (bytes, force)
         && bytes < had
     {
-        let text =
-            format!(
-                "size={bytes}: disk '{name}' has {had} bytes; data beyond the new size would be lost; use --force to \
+        let text = format!(
+            "size={bytes}: disk '{name}' has {had} bytes; data beyond the new size would be lost; use --force to \
                  shrink it"
-            );
+        );
         return Err(text.into());
     }
     let (now, keep) = daemon.resize(name, bytes)?;

@@ -106,12 +106,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
             let name = format!("mqblk_disk_{one}_bytes_total");
             page.family(&name, Kind::Counter, &format!("Bytes of {many}."), each(&|o| o.sectors * SECTOR));
             let name = format!("mqblk_disk_{many}_merged_total");
-            page.family(
-                &name,
-                Kind::Counter,
-                &format!("{text} merged into another request."),
-                each(&|o| o.merges),
-            );
+            page.family(&name, Kind::Counter, &format!("{text} merged into another request."), each(&|o| o.merges));
         }
         let time = each(&|o| o.time_ns).into_iter().map(|(l, ns)| (l, Seconds(ns))).collect();
         let name = format!("mqblk_disk_{one}_time_seconds_total");
@@ -142,9 +137,7 @@ fn of_connections(page: &mut Page, disks: &Disks<'_>) {
         ("connections", Kind::Gauge, "Established connections to the disk's server.", |c| c.up),
         ("connections_wanted", Kind::Gauge, "Configured connections to the disk's server.", |c| c.wanted),
         ("connection_losses_total", Kind::Counter, "Times a connection to the disk's server was lost.", |c| c.losses),
-        ("requests_replayed_total", Kind::Counter, "Requests resent to the disk's server.", |c| {
-            c.replayed
-        }),
+        ("requests_replayed_total", Kind::Counter, "Requests resent to the disk's server.", |c| c.replayed),
     ];
     for (name, kind, help, of) in families {
         let samples = all.iter().map(|(disk, c)| (vec![("disk", (*disk).to_owned())], of(c))).collect();

@@ -181,7 +181,7 @@ impl Opened {
             if self.is_device {
                 return Err(Error::usage(
                     "cannot resize a block device to a given size: resize it with its own tools, then leave the size \
-                     out"
+                     out",
                 ));
             }
             if bytes == 0 || !bytes.is_multiple_of(block) {

@@ -491,10 +491,9 @@ impl Session {
         match read.pdu {
             Pdu::Response { tag, response, status } if is_own(tag) => {
                 if response == 0 && status.status == sam::GOOD && self.out.iter().any(|m| m.answers_own(tag)) {
-                    return Err(Violation(
-                        "a command completed with GOOD status before all its data was sent"
-                        .into()
-                    ).into());
+                    return Err(
+                        Violation("a command completed with GOOD status before all its data was sent".into()).into()
+                    );
                 }
                 let status = (response == 0).then_some(status);
                 tasks.own.completed(tag, status, self.reader.kept())?;
@@ -502,10 +501,9 @@ impl Session {
             Pdu::Response { tag, response, status } => {
                 let has_unsent = self.has_unsent(tag as u16);
                 if response == 0 && status.status == sam::GOOD && has_unsent {
-                    return Err(Violation(
-                        "a command completed with GOOD status before all its data was sent"
-                        .into()
-                    ).into());
+                    return Err(
+                        Violation("a command completed with GOOD status before all its data was sent".into()).into()
+                    );
                 }
                 match response {
                     0 => tasks.completed(tag, status, self.reader.kept(), has_unsent)?,
@@ -539,9 +537,7 @@ impl Session {
             Pdu::NopIn { target_tag, lun, .. } if target_tag != RESERVED_TAG => {
                 self.pongs += 1;
                 if self.pongs > MAX_PONGS {
-                    return Err(Lost(format!(
-                        "the target sent {MAX_PONGS} NOP-In requests without reading an answer"
-                    )));
+                    return Err(Lost(format!("the target sent {MAX_PONGS} NOP-In requests without reading an answer")));
                 }
                 let header = Header::nop_out(RESERVED_TAG, lun, target_tag);
                 self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), Body::None, 0);
@@ -553,9 +549,9 @@ impl Session {
             Pdu::TaskManagement { tag, response } => self.managed(tag, response, is_sending, tasks)?,
             // The unit also reports this (unit attention) with the next command.
             Pdu::Async { event: 0, .. } => {}
-            Pdu::Async { event, .. } => return Err(Lost(format!(
-                "the target requested a logout (asynchronous event {event})"
-            ))),
+            Pdu::Async { event, .. } => {
+                return Err(Lost(format!("the target requested a logout (asynchronous event {event})")));
+            }
             Pdu::Logout { .. } => return Err(Lost("the target closed the session (Logout Response)".into())),
             Pdu::Reject { reason } => self.rejected(reason, tasks)?,
             Pdu::Login { .. } | Pdu::Text { .. } | Pdu::DataIn(_) => {

@@ -243,8 +243,12 @@ mod tests {
     #[test]
     fn data_beyond_what_was_declared_is_refused() {
         let long = message(0x25, 1, &[0; 4097], false);
-        assert!(read_all(&long, long.len(), false).2.unwrap_err().to_string().contains(
-            "4097 bytes, above the declared maximum of 4096"
-        ));
+        assert!(
+            read_all(&long, long.len(), false)
+                .2
+                .unwrap_err()
+                .to_string()
+                .contains("4097 bytes, above the declared maximum of 4096")
+        );
     }
 }

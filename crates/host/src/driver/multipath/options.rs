@@ -90,9 +90,9 @@ impl MultipathOptions {
     /// Returns a warning about an opened path, if the options need port groups and its target has none.
     pub(super) fn without_port_groups(&self, has_some: bool) -> Option<&'static str> {
         match (has_some, self.hardware_handler, self.prio) {
-            (false, HardwareHandler::Alua, _) => Some(
-                "hardware_handler=1 alua: its target reports no target port groups (ALUA); leave the handler out",
-            ),
+            (false, HardwareHandler::Alua, _) => {
+                Some("hardware_handler=1 alua: its target reports no target port groups (ALUA); leave the handler out")
+            }
             (false, _, Prioritizer::Alua) => {
                 Some("prio=alua: its target reports no target port groups (ALUA), so its priority is 0")
             }

@@ -284,9 +284,10 @@ impl MultipathTarget {
         }
         for PathTarget { spec, name, .. } in &self.paths {
             if spec.is_memory() {
-                return conflict("", format!(
-                    "path {name}: a memory disk is private to its path, not shared with other paths"
-                ));
+                return conflict(
+                    "",
+                    format!("path {name}: a memory disk is private to its path, not shared with other paths"),
+                );
             }
             if matches!(spec, TargetSpec::Multipath(_)) {
                 return conflict("", format!("path {name}: is a multipath target itself; list all its paths here"));
@@ -304,9 +305,8 @@ impl MultipathTarget {
                 return conflict(option, text);
             }
             if o.path_checker == PathChecker::Tur {
-                let text = format!(
-                    "path_checker=tur: path {name} does not support TEST UNIT READY; use directio or auto"
-                );
+                let text =
+                    format!("path_checker=tur: path {name} does not support TEST UNIT READY; use directio or auto");
                 return conflict("path_checker", text);
             }
         }
@@ -584,8 +584,11 @@ mod tests {
             ("failback=later:/a", "failback=later: must be manual"),
             ("prio=1:/a+/b", "prio=1: must be const, alua or one number for each path"),
             ("prio=aula:/a+/b", "prio=aula: did you mean 'alua'"),
-            ("prio=emc:/a+/b", "prio=emc: is a prioritizer of multipath-tools that mqblk does not have; must be const, \
-                                alua"),
+            (
+                "prio=emc:/a+/b",
+                "prio=emc: is a prioritizer of multipath-tools that mqblk does not have; must be const, \
+                                alua",
+            ),
             ("prio=alua:/a+/b", "prio=alua: path /a is no SCSI device"),
             ("hardware_handler=1 alua:/a+/b", "hardware_handler=1 alua: path /a is no SCSI device"),
             ("hardware_handler=1 emc:/a+/b", "hardware_handler=1 emc: must be 0 for none or '1 alua'"),

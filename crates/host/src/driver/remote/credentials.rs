@@ -86,9 +86,7 @@ impl Credentials {
     pub(crate) fn load(tls: &TargetTls, host: Option<&str>) -> Result<Credentials> {
         let text = tls.hostname.as_deref().or(host).unwrap_or(LOCAL);
         let name = ServerName::try_from(text.to_owned()).map_err(|_| {
-            Error::usage(format!(
-                "'{text}' is not a valid name for a certificate; add tls-hostname=NAME to the target"
-            ))
+            Error::usage(format!("'{text}' is not a valid name for a certificate; add tls-hostname=NAME to the target"))
         })?;
         let (config, found) = load(tls, Found::default())?;
         let loaded = Mutex::new(Loaded { config, found, problem: None });
@@ -161,10 +159,9 @@ impl Credentials {
             | A::CertificateRevoked
             | A::CertificateUnknown
             | A::AccessDenied
-            | A::DecryptError => format!(
-                "the server does not accept our client certificate ({alert:?}): {}",
-                self.remedy()
-            ),
+            | A::DecryptError => {
+                format!("the server does not accept our client certificate ({alert:?}): {}", self.remedy())
+            }
             _ => format!("the server aborted TLS ({alert:?}); its log may say why"),
         }
     }
