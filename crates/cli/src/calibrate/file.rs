@@ -68,7 +68,7 @@ pub fn meaning(what: CostKind) -> &'static str {
         CostKind::Ipi => "an IPI to a running CPU, and its acknowledgement (not used: the wake-up delay covers it)",
         CostKind::Switch => "sched_yield between two threads of one CPU, without the system call",
         CostKind::Irq => "a timer interrupt, in place of a device's",
-        CostKind::VmExit => "a VM exit (CPUID), as for a virtual disk's doorbell",
+        CostKind::VmExit => "a VM exit (measured with CPUID); a virtual disk's doorbell causes one",
         CostKind::Submit => "our block layer: a bio submitted",
         CostKind::Dispatch => "our block layer: a request issued to the null device",
         CostKind::Complete => "our block layer: a request completed",

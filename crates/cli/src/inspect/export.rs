@@ -36,7 +36,7 @@ fn assumed(d: Option<&Device>) -> Assumed {
         "nvme" => of("flash behind NVMe", 80.0, 20.0, 4.0),
         // A hypervisor reports a disk as rotating if it does not know.
         "virtio" | "xen" | "loop" | "nbd" | "ublk" => {
-            of("a disk whose storage is hidden from this host", 200.0, 200.0, 10.0)
+            of("a virtual disk, whose storage this host cannot see", 200.0, 200.0, 10.0)
         }
         _ if rotates => of("a rotating disk", 8000.0, 8000.0, 2.0),
         _ => of("flash", 150.0, 100.0, 4.0),

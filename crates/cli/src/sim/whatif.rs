@@ -132,7 +132,7 @@ fn render(name: &str, plan: &Plan, a: &Answers) -> String {
         match a.describes {
             Some(true) => format!("{} of them match the measurement, and are used", a.kept),
             Some(false) => format!("{} of them match the measurement", a.kept),
-            None => "no measurement of these jobs to select them by".into(),
+            None => "without a measurement of these jobs, all of them are used".into(),
         }
     );
     let widest = a.as_it_is.iter().map(|f| f.figure.len()).max().unwrap_or(0).max(8);

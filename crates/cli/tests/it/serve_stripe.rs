@@ -91,7 +91,7 @@ fn files_that_do_not_fit_are_refused_and_nothing_is_touched() {
         (&["a.img", "none.img"][..], "", "c.toml:4: target=none.img: the image does not exist; create it first"),
         (&["a.img", "tiny.img"], "", "c.toml:4: target=tiny.img: has 32768 bytes: must be at least one chunk (64k);"),
         (&["a.img", "twin.img"], "", "c.toml:4: target=twin.img: is the same image as 'a.img' of this disk;"),
-        (&["a.img"], "", "c.toml:4: targets: 1 of them: a stripe has 2..=256"),
+        (&["a.img"], "", "c.toml:4: targets: 1 given; a stripe must have 2..=256"),
         (&["a.img", "b.img"], "chunk = \"3k\"", "c.toml:5: chunk=3072: must be a power of two"),
     ] {
         dir.file("c.toml", &config(targets, more));

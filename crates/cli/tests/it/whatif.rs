@@ -173,7 +173,11 @@ fn this_host_and_a_disk_become_a_machine_file_for_what_if() {
         let text = fs::read_to_string(dir.path(&file)).unwrap();
         assert!(text.contains(&format!("[disk] # {disk}: ")) && text.contains("\n[settings]\n"), "{text}");
         let args = ["sim", &file, "--jobs", "j.fio", "--what-if", "disk.read_us=20", "--members", "4", "--ios", "500"];
-        dir.mqblk(&args).exits(0).prints(&["no measurement of these jobs to select them by", "a.iops", "better by "]);
+        dir.mqblk(&args).exits(0).prints(&[
+            "without a measurement of these jobs, all of them are used",
+            "a.iops",
+            "better by ",
+        ]);
     }
     dir.mqblk(&["inspect", "--export", "m.toml"]).exits(0);
     dir.mqblk(&["inspect", "--export", "m.toml"]).exits(2).says(&["--export m.toml: already exists", "--force"]);

@@ -287,7 +287,7 @@ impl DiskPlan {
                 let what = format!("'{}' has {has} bytes: must be at least one chunk ({chunk})", text(*stripe));
                 ("targets", format!("targets: {what}; make it larger or the chunk smaller"))
             }
-            StripeError::Stripes(n) => ("targets", format!("targets: {n} of them: a stripe has 2..={MAX_STRIPES}")),
+            StripeError::Stripes(n) => ("targets", format!("targets: {n} given; a stripe must have 2..={MAX_STRIPES}")),
             StripeError::Large(_) => ("targets", format!("targets: {e}")),
         }
     }

@@ -204,7 +204,7 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     };
     if device_us == 0.0 {
         notes.push(
-            "fio's results do not separate device time from queueing: it is assumed to be 30 to 100 % of the latency"
+            "fio's results do not separate device time from queueing: device time is assumed to be 30 to 100 % of the latency"
                 .into(),
         );
     }

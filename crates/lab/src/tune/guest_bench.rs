@@ -176,7 +176,9 @@ impl Bench for GuestBench {
 
     fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> std::result::Result<Reading, BenchError> {
         if ask.load.is_some() {
-            return Err(BenchError::Refused("virtual machines are loaded by users; no other load can run".to_owned()));
+            return Err(BenchError::Refused(
+                "virtual machines run only the [guests] load of simulated users; remove the other load".to_owned(),
+            ));
         }
         let began = Instant::now();
         let mut runs: BTreeMap<&str, GuestsRun> = BTreeMap::new();

@@ -244,10 +244,10 @@ impl Keep {
         let value = parse_bound(bound, metric.quantity).ok_or_else(|| {
             let forms = match metric.quantity {
                 Quantity::Iops | Quantity::Transactions | Quantity::TransactionsPerMinute => {
-                    "95% of the default's, or a rate: 20000, 20k"
+                    "a share of the default setting's value (95%), or a rate (20000, 20k)"
                 }
-                Quantity::Bandwidth => "95% of the default's, or a rate: 500MiB/s, 1.2GB/s",
-                _ => "110% of the default's, or a time: 2ms, 150us",
+                Quantity::Bandwidth => "a share of the default setting's value (95%), or a rate (500MiB/s, 1.2GB/s)",
+                _ => "a share of the default setting's value (110%), or a time (2ms, 150us)",
             };
             format!("--keep '{text}': '{bound}' must be {forms}")
         })?;

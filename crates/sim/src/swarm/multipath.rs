@@ -30,8 +30,10 @@ use blk::time::Duration;
 use std::sync::Arc;
 
 /// Elevators that a rebuild draws from.
-const SCHEDULERS: [&str; 4] =
-    MqElevator::names_without(&[(MqElevator::K2, "came later, and seeds stay what they are; a set of disks has it")]);
+const SCHEDULERS: [&str; 4] = MqElevator::names_without(&[(
+    MqElevator::K2,
+    "added later, and older seeds must keep their cases; cases of a set of disks use it",
+)]);
 const SELECTORS: [Selector; 5] = [
     Selector::RoundRobin,
     Selector::QueueLength,

@@ -110,7 +110,7 @@ fn a_stripe_is_a_disk_of_several_targets() {
     assert_eq!(disk.targets.iter().map(|t| t.text.as_str()).collect::<Vec<_>>(), ["a.img", "null"]);
     let two = "targets = [\"a.img\", \"b.img\"]\n";
     for (more, says) in [
-        ("targets = [\"a.img\"]".to_owned(), "c.toml:5: targets: 1 of them: a stripe has 2..=256 (disk 'stripe')"),
+        ("targets = [\"a.img\"]".to_owned(), "c.toml:5: targets: 1 given; a stripe must have 2..=256 (disk 'stripe')"),
         ("targets = \"a.img\"".to_owned(), "c.toml:5: targets=\"a.img\": must be a list of texts, such as targets = ["),
         ("targets = []".to_owned(), "c.toml:5: targets=[...]: must be a list of texts"),
         ("targets = [\"a.img\", 7]".to_owned(), "c.toml:5: targets=[...]: must be a list of texts"),

@@ -38,7 +38,7 @@ impl Iscsi {
         if data_out.len().max(data_in) > MAX_RAW_BYTES || (data_in > 0 && !data_out.is_empty()) {
             let (out, into) = (data_out.len(), data_in);
             return Err(Error::usage(format!(
-                "a command with {out} bytes for the device and {into} from it: must be one of them, at most {MAX_RAW_BYTES}"
+                "a command with {out} bytes to and {into} bytes from the device: must transfer in one direction, at most {MAX_RAW_BYTES} bytes"
             )));
         }
         let Some(queue) = self.shared.queues.iter().nth(hctx.index()) else {

@@ -29,7 +29,7 @@ mod memory;
 pub(crate) mod mount;
 pub mod session;
 pub mod spec;
-#[allow(clippy::disallowed_methods, reason = "the kernel speaks the byte order of its machine")]
+#[allow(clippy::disallowed_methods, reason = "FUSE messages have the machine's byte order")]
 pub mod wire;
 
 pub use channel::Channel;

@@ -123,7 +123,10 @@ impl ExportSpec for NbdPlan {
     fn check(&self, report: &mut Report<'_>) {
         let bytes = self.name.len();
         if bytes > NAME_BYTES_MAX || self.name.contains('\0') {
-            report("export_name", format!("export_name: has {bytes} bytes; at most {NAME_BYTES_MAX}, none of them 0"));
+            report(
+                "export_name",
+                format!("export_name: has {bytes} bytes; must be at most {NAME_BYTES_MAX} bytes, without NUL"),
+            );
         }
         if let NbdListen::Tcp(address) = &self.listen
             && address.port() == 0

@@ -348,7 +348,7 @@ fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Sect
         let worst = here.points.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
         let summary = worst.map_or_else(String::new, |p| {
             let off = Unit::Ratio.text(1.0 + p.error);
-            format!("Largest error: {} with {}, {off} simulated against measured.", p.series, of_them(study, p.x))
+            format!("Largest error: {} with {} (simulated against measured: {off}).", p.series, of_them(study, p.x))
         });
         section = section.with(chart(
             "here-chart",

@@ -236,7 +236,7 @@ fn limits(r: &TuneResult) -> Option<Section> {
     let mut table = Table::new("", &["limit", "figure", "#of the default\u{2019}s", "kept"]);
     let word = |k: &LimitResult| match (k.kept, k.surely) {
         (true, true) => ("kept", Tone::Good),
-        (true, false) => ("kept, but the interval reaches beyond it", Tone::Caution),
+        (true, false) => ("limit kept, but not surely: the interval crosses it", Tone::Caution),
         (false, _) => ("not kept", Tone::Bad),
     };
     for k in &duel.keeps {
