@@ -244,8 +244,8 @@ impl Replay<'_> {
         before.is_some_and(|e| e.kind == Kind::Complete) && after.next().is_some_and(|e| e.kind == Kind::Issue)
     }
 
-    /// Whether the bio that the kernel queued here had to wait for a tag. Then a completion comes before the bio is a
-    /// request, and the plug, if it held requests, is emptied.
+    /// Whether the bio that the kernel queued here had to wait for a tag. In that case, a
+    /// completion precedes the bio's request, and a plug with requests is flushed.
     fn sleeps(&self, at: usize) -> bool {
         let holds = self.holds_requests(at);
         let mut next = self.theirs[at + 1..].iter().filter(|e| !matches!(e.kind, Kind::Insert | Kind::Issue));

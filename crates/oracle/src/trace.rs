@@ -5,8 +5,8 @@
 //! TASK-PID [CPU] [FLAGS] SECONDS: block_EVENT: MAJOR,MINOR RWBS [BYTES ()] SECTOR + LENGTH [PRIO] [TASK]
 //! ```
 //!
-//! Guarantees: every line is an event, or one of the kinds that decide nothing (`plug`), or an error. Lines of other
-//! disks than the first one named are an error too: a trace of two disks says nothing about one.
+//! Guarantees: every line is an event, or of a kind that a replay ignores (`plug`), or an error. Lines of another
+//! disk than the first are an error too, because a trace of two disks cannot be replayed on one.
 
 use crate::CaseError;
 use crate::event::{Event, Extent, Kind};

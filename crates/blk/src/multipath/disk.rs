@@ -240,12 +240,12 @@ impl<L: Lock> Multipath<L> {
         }
         if capacity != self.capacity {
             let (its, ours) = (capacity.0, self.capacity.0);
-            return refused(format!("path {name}: {its} sectors, the disk has {ours}: it leads to another disk"));
+            return refused(format!("path {name}: leads to another disk: {its} sectors, instead of {ours}"));
         }
         if limits.logical_block_size != self.limits.logical_block_size || limits.write_cache != self.limits.write_cache
         {
             return refused(format!(
-                "path {name}: blocks of {} bytes, write cache {}; the disk has {} and {}: it leads to another disk",
+                "path {name}: leads to another disk: blocks of {} bytes and write cache {}, instead of {} and {}",
                 limits.logical_block_size, limits.write_cache, self.limits.logical_block_size, self.limits.write_cache
             ));
         }

@@ -408,7 +408,7 @@ fn a_path_that_cannot_be_of_this_disk_is_refused() {
     };
     assert_eq!(
         refused(&|w| w.capacity = Sector(4711)),
-        "path 252:1: 4711 sectors, the disk has 1048576: it leads to another disk"
+        "path 252:1: leads to another disk: 4711 sectors, instead of 1048576"
     );
     assert!(refused(&|w| w.limits.logical_block_size = 4096).contains("blocks of 4096 bytes"));
     assert!(refused(&|w| w.limits.write_cache = true).contains("write cache true"));

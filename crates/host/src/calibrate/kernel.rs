@@ -123,7 +123,10 @@ fn switch_ns(cpu: u32) -> Result<Option<f64>, String> {
     // They run by turns, so the time of one is that of both.
     let (took, switches) = (took_a.max(took_b) as f64, switches_a + switches_b);
     if switches < u64::from(YIELDS) / 2 {
-        return Err(format!("{switches} switches in {} yields: this kernel does not switch at a yield", 2 * YIELDS));
+        return Err(format!(
+            "{switches} switches in {} calls of sched_yield: this kernel does not switch threads there",
+            2 * YIELDS
+        ));
     }
     let calls = f64::from(2 * YIELDS) * syscall_ns();
     Ok(Some(((took - calls) / switches as f64).max(1.0)))

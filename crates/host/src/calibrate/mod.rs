@@ -230,7 +230,11 @@ fn measure(
         let by = probes.iter().position(|p| p.gives.contains(&what));
         let why = by.map_or_else(
             || pairs.why_not(what),
-            |i| broken[i].clone().unwrap_or_else(|| "other programs used the CPUs, or it was stopped".into()),
+            |i| {
+                broken[i]
+                    .clone()
+                    .unwrap_or_else(|| "other programs used the CPUs, or the calibration was suspended".into())
+            },
         );
         Cost {
             what,

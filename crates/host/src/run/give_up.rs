@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 /// How long the I/O of a run that is told to stop may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long giving it up may take; a driver gives up what is a second old.
+/// How long giving up I/O may take. It takes at least one second, because a driver gives up only requests that are that old.
 const LAST: Duration = Duration::from_secs(3);
 /// How often what has come meanwhile is given up.
 const AGAIN: Duration = Duration::from_ms(50);

@@ -85,7 +85,7 @@ impl Changes {
 }
 
 impl Daemon {
-    /// Starts everything in a plan. Also returns warnings for the user: where the result differs from the request.
+    /// Starts everything in a plan. Also returns warnings where the result differs from the plan.
     pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {

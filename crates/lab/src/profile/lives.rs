@@ -319,7 +319,7 @@ impl Lives {
         }
         if self.unknown > 0 {
             notes.push(format!(
-                "{} completions are left out: their I/Os were issued before the trace, or the tracer lost the event",
+                "{} completions are left out: their I/Os were issued before the trace began, or the tracer lost the issue events",
                 self.unknown
             ));
         }

@@ -59,7 +59,9 @@ pub fn read(file: &str, mut from: impl Read, trace: &mut Trace) -> Result<(), Pr
 }
 
 fn cut(file: &str, at: u64) -> ProfileError {
-    let text = format!("incomplete record: stop blktrace with SIGINT, or drop the record with 'truncate -s {at}'");
+    let text = format!(
+        "incomplete last record: cut it off with 'truncate -s {at} FILE', and end the next blktrace with SIGINT"
+    );
     ProfileError::byte(file, at, text)
 }
 

@@ -38,7 +38,7 @@ fn draw_limits(rng: &mut Rng) -> Limits {
 /// The elevators that a stack draws from.
 const SCHEDULERS: [&str; 4] = MqElevator::names_without(&[(
     MqElevator::K2,
-    "takes the place of kyber in some cases, so that seeds stay what they are",
+    "replaces kyber in some cases, because another random draw would change the cases of all seeds",
 )]);
 
 /// Settings of a stack.

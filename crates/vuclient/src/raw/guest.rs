@@ -60,7 +60,9 @@ impl Guest {
                 return Ok(region.guest + at as u64);
             }
         }
-        Err(Error::Usage(format!("{len} bytes: no region has so much left; give more memory or rewind")))
+        Err(Error::Usage(format!(
+            "{len} bytes: no region has so much memory left; give more memory, or free all of it with rewind"
+        )))
     }
 
     /// Returns the position of [`Self::take`] in the first region.

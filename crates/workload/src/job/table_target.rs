@@ -24,7 +24,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("filesize", Text { syntax: "BYTES", set: setters::filesize }, "", "Size a file is created with; default: offset + size"),
     yes("offset", Size(|d, v| d.job.offset = v), "0", "Where the region starts").alias(&["fileoffset"]),
     yes("offset_increment", Size(|d, v| d.job.offset_increment = v), "0", "Instance n starts at offset + n times this"),
-    yes("offset_align", Int { min: 0, max: u64::MAX, set: |d, v| d.job.offset_align_bytes = v }, "0", "A percentage offset is rounded up to this"),
+    yes("offset_align", Int { min: 0, max: u64::MAX, set: |d, v| d.job.offset_align_bytes = v }, "0", "A percentage offset is rounded up to a multiple of this"),
     yes("direct", Bool(|d, v| d.job.direct = v), "0", "O_DIRECT: bypass the page cache"),
     yes("buffered", Bool(|d, v| d.job.direct = !v), "1", "Through the page cache; the opposite of direct"),
     yes("invalidate", Bool(|d, v| d.job.invalidate = v), "1", "Drop a buffered file's cached pages first"),

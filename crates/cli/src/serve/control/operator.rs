@@ -387,7 +387,7 @@ fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> D
         return Err(text.into());
     }
     let (now, keep) = daemon.resize(name, bytes)?;
-    let mut done = vec![format!("disk '{name}' has {now} bytes, was {had}")];
+    let mut done = vec![format!("resized disk '{name}' from {had} to {now} bytes")];
     done.extend(keep);
     Ok(json!(done))
 }

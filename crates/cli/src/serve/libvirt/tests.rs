@@ -148,7 +148,7 @@ fn numbers_and_references_that_are_wrong_are_refused() {
     refused("", "<driver cache='writearound'/>", "cache='writearound': no such mode");
 }
 
-/// The rules of a mapping are checked with the plan; the message has the words of the rule.
+/// The reader of libvirt domains does not check an IOThread mapping; the check of the plan does, with its own message.
 #[test]
 fn a_mapping_that_breaks_a_rule_is_refused() {
     let driver = "<driver queues='3'><iothreads><iothread id='1'><queue id='0'/></iothread>\

@@ -174,7 +174,7 @@ fn of_hctxs(page: &mut Page, disks: &Disks<'_>) {
         ("runs", "Times its dispatch loop ran.", |h| h.run),
         ("dispatched", "Requests that the driver took.", |h| h.dispatched),
         ("batches", "Calls of the driver.", |h| h.batches),
-        ("requeues", "Requests that the driver returned because it was busy.", |h| h.requeues),
+        ("requeues", "Requests that the busy driver returned to be queued again.", |h| h.requeues),
         ("timeouts", "Requests whose timeout expired.", |h| h.timeouts),
     ];
     for (name, help, of) in families {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads a path's ALUA state: INQUIRY, page 0x83, REPORT TARGET PORT GROUPS, in a session of its own.
 //!
-//! Guarantees: any answer is accepted. An answer without port groups, or without ours, is no error, and a device without the
-//! command has none. A state in transition is returned as it is. Does not judge the state (`blk::scsi::alua`). Source:
+//! Guarantees: every answer has a result. The result is `None`, not an error, if the unit has no port groups, does not name the path's
+//! group, or rejects the command. A state in transition is returned as it is. Does not judge the state (`blk::scsi::alua`). Source:
 //! `alua_check_tpgs`, `alua_check_vpd` and `alua_rtpg` of drivers/scsi/device_handler/scsi_dh_alua.c.
 
 use super::attach::must;

@@ -626,5 +626,5 @@ fn asks_too_much() -> Lost {
 /// Fails a write whose memory has gone, and returns the loss of its session.
 fn gone(tasks: &mut Tasks, tag: u16) -> Lost {
     tasks.fail_one(tag);
-    Lost("the memory of a write was unmapped or its file shortened while it was sent".into())
+    Lost("the memory of a write's data was unmapped, or its memory file truncated, while the write was sent".into())
 }

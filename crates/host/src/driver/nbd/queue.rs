@@ -282,7 +282,8 @@ impl Queue {
 }
 
 /// Why a connection to a working server is dropped.
-const HALF_SENT: &str = "the memory of a write was unmapped or its file shortened while it was sent";
+const HALF_SENT: &str =
+    "the memory of a write's data was unmapped, or its memory file truncated, while the write was sent";
 /// Why a connection to a silent server is dropped.
 const GIVEN_UP: &str = "an operator gave up its requests";
 /// How long requests wait at least for the connection after one to a silent server: the longest pause before an attempt, and

@@ -103,7 +103,7 @@ struct Slot {
     stable: bool,
     /// Zeroed blocks keep their space.
     keep: bool,
-    /// References that delay the next step: one per bio in flight, and one while bios are submitted.
+    /// Number of references: one per bio in flight, and one while bios are submitted. The FUSE request continues at 0.
     holds: u32,
     status: BlkStatus,
     /// Bytes of zeroes that were submitted. For a seek: bytes from the offset on that are not of the kind that is sought.

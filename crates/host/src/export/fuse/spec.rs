@@ -80,7 +80,7 @@ impl ExportSpec for FusePlan {
         vec![
             Hint {
                 key: "losetup",
-                title: "Linux block device (root; umount and losetup --detach it before the daemon ends)",
+                title: "Linux block device, as root (before the daemon ends: umount it, then losetup --detach)",
                 text: format!("losetup --find --show --direct-io=on{flag} {path}"),
             },
             Hint {

@@ -99,7 +99,8 @@ impl Queue {
         for tag in 0..self.slots.len() as u16 {
             self.push(wire::FETCH_REQ, tag, 0);
         }
-        let failed = |e| Error::os(e, format!("queue {} of a ublk device cannot wait for requests", self.index));
+        let failed =
+            |e| Error::os(e, format!("queue {} of a ublk device: cannot fetch requests from the kernel", self.index));
         self.ring.submit().map_err(failed)?;
         // There are no requests yet, so a command that has completed was refused.
         match self.ring.completion().next() {

@@ -177,7 +177,7 @@ impl VhostExport {
         let mut front = self.front.lock();
         if mapping.len() != front.mapping.len() || mapping.iter().any(|t| !self.threads.contains(*t)) {
             let (n, m) = (mapping.len(), front.mapping.len());
-            let text = format!("a mapping of {n} virtqueues for {m}: must be as many, each on an existing IOThread");
+            let text = format!("a mapping of {n} virtqueues: the export has {m}; map each to an existing IOThread");
             return Err(Error::usage(text));
         }
         let longest = match front.connection.upgrade() {
