@@ -161,7 +161,7 @@ impl Selectors {
         }
     }
 
-    /// Adds a path at an unused number. Its statistics start at zero.
+    /// Adds a path at an unused number. Its statistics start anew.
     pub(super) fn add(&self, path: usize, throughput: u8) {
         self.throughput[path].set(throughput.min(MAX_THROUGHPUT).into());
         self.average[path].set(historical_service_time::FIRST_AVERAGE);
