@@ -23,19 +23,30 @@ const ONE_WISH: Duration = Duration::from_secs(1);
 /// Returns a flag that the first signal sets.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (heard, told) = UnixStream::pair().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        told.try_clone()
-            .and_then(|told| pipe::register(signal, told))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|e| Failure::new(format!("cannot catch signal {signal}: {e}")))?;
+    let signals = [SIGINT, SIGTERM, SIGHUP];
+    for signal in signals {
+        flag::register(signal, Arc::clone(&stop)).map_err(|e| uncaught(signal, &e))?;
     }
-    flag::register(SIGXFSZ, Arc::default()).map_err(|e| Failure::new(format!("cannot catch signal {SIGXFSZ}: {e}")))?;
+    exit_at_second(&signals)?;
+    Ok(stop)
+}
+
+/// Ends the program at the second of these signals. The caller handles the first.
+pub fn exit_at_second(signals: &[i32]) -> Result<(), Failure> {
+    let (heard, told) = UnixStream::pair().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
+    for &signal in signals {
+        told.try_clone().and_then(|told| pipe::register(signal, told)).map_err(|e| uncaught(signal, &e))?;
+    }
+    flag::register(SIGXFSZ, Arc::default()).map_err(|e| uncaught(SIGXFSZ, &e))?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || end_when_asked_again(heard))
         .map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
-    Ok(stop)
+    Ok(())
+}
+
+fn uncaught(signal: i32, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot catch signal {signal}: {error}"))
 }
 
 /// Sleeps in `read` until signals arrive, one byte each. Ends the program at the first that is no duplicate of the first signal.

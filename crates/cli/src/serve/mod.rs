@@ -71,9 +71,9 @@ fn needs_root(plan: &CheckedPlan) -> Option<&'static str> {
 
 fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
-    // Registered before anything is served, so that no signal is missed; `stop_flag` handles a second signal.
+    // Registered before anything is served, so that no signal is missed. SIGHUP may come any number of times.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    interrupt::stop_flag()?;
+    interrupt::exit_at_second(&[SIGINT, SIGTERM])?;
     let manager = Manager::of_environment()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 fn serving(dir: &Dir, more: &[&str]) -> common::Started {
     File::create(dir.path("a.img")).unwrap().set_len(8 << 20).unwrap();
@@ -60,6 +61,24 @@ fn each_event_is_an_object_with_fields() {
     has("a client has left", "export", "a.img.nbd");
     has("ended", "time", "Z");
     assert_eq!(lines.last().unwrap()["message"], "ended");
+}
+
+/// Once, a second SIGHUP more than a second after the first counted as a second Ctrl-C and ended the daemon.
+#[test]
+fn any_number_of_reloads_by_signal_leaves_the_daemon_running() {
+    let dir = Dir::new("log");
+    let mut daemon = serving(&dir, &[]);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1500) {
+        daemon.signal("HUP");
+        daemon.until("reload: done");
+    }
+    daemon.signal("HUP");
+    daemon.until("reload: done");
+    nbd(&dir, "h.pread(512, 0)").exits(0);
+    daemon.signal("TERM");
+    let err = daemon.ends().exits(0).err;
+    assert!(err.lines().last().unwrap().contains("info: ended"), "{err}");
 }
 
 #[test]

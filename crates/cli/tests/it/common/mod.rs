@@ -294,6 +294,17 @@ pub struct Done {
     args: Vec<String>,
 }
 
+/// The keys of a command's row in `docs/json.md`. `None`: it has no row, or its keys are those of another program or page.
+fn json_row(command: &str) -> Option<Vec<&'static str>> {
+    if ["run", "multipath", "report"].contains(&command) {
+        return None;
+    }
+    let document = include_str!("../../../../../docs/json.md");
+    let row = document.lines().find(|line| line.starts_with(&format!("| `mqblk {command}` |")))?;
+    let quoted = row.split('`').skip(1).step_by(2);
+    Some(quoted.chain(["format"]).collect())
+}
+
 impl Done {
     /// Makes it of the output of a `Command`.
     pub fn of(output: Output, args: &[&str]) -> Done {
@@ -312,10 +323,18 @@ impl Done {
         self
     }
 
-    /// Standard output as JSON.
+    /// Standard output as JSON, whose keys `docs/json.md` lists.
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {:?}\n{}\n{}", self.args, self.out, self.err))
+        let value: Value = serde_json::from_str(&self.out)
+            .unwrap_or_else(|e| panic!("{e}: {:?}\n{}\n{}", self.args, self.out, self.err));
+        let row = self.args.first().and_then(|command| json_row(command));
+        if let (Some(keys), Some(object)) = (row, value.as_object()) {
+            for key in object.keys() {
+                assert!(keys.contains(&key.as_str()), "docs/json.md has no key {key:?} of {:?}", self.args);
+            }
+        }
+        value
     }
 
     /// Asserts that each of these is on standard error.
