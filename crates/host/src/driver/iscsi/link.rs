@@ -491,9 +491,7 @@ impl Session {
         match read.pdu {
             Pdu::Response { tag, response, status } if is_own(tag) => {
                 if response == 0 && status.status == sam::GOOD && self.out.iter().any(|m| m.answers_own(tag)) {
-                    return Err(
-                        Violation("a command completed with GOOD status before all its data was sent".into()).into()
-                    );
+                    return Err(good_too_early());
                 }
                 let status = (response == 0).then_some(status);
                 tasks.own.completed(tag, status, self.reader.kept())?;
@@ -501,9 +499,7 @@ impl Session {
             Pdu::Response { tag, response, status } => {
                 let has_unsent = self.has_unsent(tag as u16);
                 if response == 0 && status.status == sam::GOOD && has_unsent {
-                    return Err(
-                        Violation("a command completed with GOOD status before all its data was sent".into()).into()
-                    );
+                    return Err(good_too_early());
                 }
                 match response {
                     0 => tasks.completed(tag, status, self.reader.kept(), has_unsent)?,
@@ -617,6 +613,10 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn good_too_early() -> Lost {
+    Violation("a command completed with GOOD status before all its data was sent".into()).into()
 }
 
 fn asks_too_much() -> Lost {
