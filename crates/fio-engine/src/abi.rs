@@ -131,7 +131,7 @@ unsafe fn options(td: Raw) -> JobOptions {
         }
     };
     JobOptions::sensible(raw).unwrap_or_else(|| {
-        disks::say("option layout unlike this fio version's: direct= is read from MQBLK_SET only, sync= is ignored");
+        disks::say("this fio's job options are not laid out as in its version: direct= is read from MQBLK_SET only, sync= is ignored");
         JobOptions::UNKNOWN
     })
 }

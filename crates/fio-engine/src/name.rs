@@ -44,7 +44,9 @@ impl Named {
         }
         let read = RunSettings::read(&settings).map_err(|e| e.within(text))?;
         if read.shared_tags {
-            let text = format!("{text}: shared_tags=1: fio opens the disks of its jobs one by one; use mqblk run");
+            let text = format!(
+                "{text}: shared_tags=1: not possible with fio, which opens the disks of its jobs one by one; use mqblk run"
+            );
             return Err(Error::usage(text));
         }
         check_settings(&settings).map_err(|e| e.within(text))?;

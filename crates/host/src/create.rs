@@ -137,8 +137,13 @@ fn check_free(path: &Path, need: u64) -> Result<()> {
     // SAFETY: `name` is a C string, `stat` a writable statvfs.
     let ret = unsafe { libc::statvfs(name.as_ptr(), stat.as_mut_ptr()) };
     if ret != 0 {
-        let (dir, path) = (dir.display(), path.display());
-        return Err(Error::last_os(format!("'{path}': directory '{dir}' does not exist: create it, or fix the path")));
+        let (e, dir, path) = (io::Error::last_os_error(), dir.display(), path.display());
+        return Err(match e.raw_os_error() {
+            Some(libc::ENOENT) => {
+                Error::os(e, format!("'{path}': directory '{dir}' does not exist: create it, or fix the path"))
+            }
+            _ => Error::os(e, format!("'{path}': cannot use directory '{dir}'")),
+        });
     }
     // SAFETY: the kernel filled it, and zeroed memory is a valid one anyway.
     let stat = unsafe { stat.assume_init() };

@@ -130,7 +130,7 @@ pub enum PlanError {
     #[error("warmup={0}: must be in 0..={max} runs of each side", max = Plan::MAX_WARMUPS)]
     Warmups(u32),
     /// One side, or too many.
-    #[error("side is given {0} times: must be 2..={max} times; each is compared with the first", max = Side::MAX)]
+    #[error("side is given {0} times: must be 2..={max} times; the others are compared with the first", max = Side::MAX)]
     Sides(usize),
 }
 

@@ -55,7 +55,7 @@ impl Scsi {
              {queue_depth:>6}  queue_depth of the LUN now\n"
         );
         if let Some(window) = window {
-            let _ = writeln!(out, "  {window:>6}  commands that the target accepts over all its sessions");
+            let _ = writeln!(out, "  {window:>6}  commands that the target accepts over all sessions of this disk");
         }
         let _ = writeln!(out, "  {usable:>6}  of {total_depth} can be used by the device");
         if usable < total_depth {

@@ -46,7 +46,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let request = Request::resolve(args)?;
     if let (Some(_), Some(kind)) = (&user, needs_root(&request.plan)) {
         let text = format!(
-            "--user: exports of type={kind} need root again when they are removed; serve them by a separate daemon"
+            "--user: exports of type={kind} need root again when they are removed or the daemon ends; serve them by a separate daemon"
         );
         return Err(Failure::new(text));
     }

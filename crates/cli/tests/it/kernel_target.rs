@@ -467,7 +467,7 @@ fn two_partitions_of_one_disk_share_its_settings() {
     // A disk and its partition share blocks.
     let whole = job.replace(&two, &disk.target().replace(':', "\\:"));
     let refused = run(&whole, &[]).exits(2);
-    refused.says(&["is in use", "another job of this run is on"]);
+    refused.says(&["is in use", "another job of this run uses"]);
     // Another process with other settings is rejected, with the owner's name.
     let other = disk.start(&["--set", "scheduler=mq-deadline"], "mq-deadline");
     run(&job, &["--set", "scheduler=none", "--set", "nomerges=2"])

@@ -155,10 +155,10 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
     // Writes are given up. Reads are abandoned in flight, because librbd still uses their memory. This holds for each kind of thread.
     for (job, set, target, stalled, more) in [
         ("j.fio", "rw=randwrite", &one, "[w=0 IOPS]", ""),
-        ("j.fio", "rw=randread", &one, "[r=0 IOPS]", "of them are still in flight"),
-        ("j.fio", "rw=randread", &stripe, "[r=0 IOPS]", "of them are still in flight"),
-        ("tx.fio", "update_pct=50", &one, "[r=0,w=0 IOPS]", "of them are still in flight"),
-        ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of them are still in flight"),
+        ("j.fio", "rw=randread", &one, "[r=0 IOPS]", "of the I/Os are still in flight"),
+        ("j.fio", "rw=randread", &stripe, "[r=0 IOPS]", "of the I/Os are still in flight"),
+        ("tx.fio", "update_pct=50", &one, "[r=0,w=0 IOPS]", "of the I/Os are still in flight"),
+        ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of the I/Os are still in flight"),
     ] {
         // Progress shows only directions that have had I/O, and all of them must have had some.
         let used = if stalled.contains(",w=") { ",w=" } else { "IOPS]" };

@@ -162,7 +162,7 @@ impl Shared {
     /// Opens a session in place of a lost one.
     fn dial_again(&self, number: u16) -> Result<Line<'_>> {
         if self.is_nameless {
-            return Err(self.is_another("has no identity (VPD page 0x83) to verify after a reconnect"));
+            return Err(self.is_another("has no identity (VPD page 0x83 or 0x80) to verify after a reconnect"));
         }
         self.dial(number)
     }

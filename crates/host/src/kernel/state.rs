@@ -134,7 +134,7 @@ impl StateFile {
     pub(super) fn save(&self, state: &SavedState) -> Result<()> {
         let failed = |e: io::Error| {
             let path = self.path.display();
-            Error::os(e, format!("cannot write {path}, so the settings were not changed; free space"))
+            Error::os(e, format!("cannot write {path}, without which no setting is changed; free space"))
         };
         let part = self.path.with_extension("part");
         let written = || -> io::Result<()> {

@@ -147,7 +147,7 @@ const MAPPER: Option<&str> = Some("there is no device mapper, udev or multipathd
 const FOUND: Option<&str> = Some("paths are configured, not discovered");
 const KEYS: Option<&str> = Some("reservations are passed through; keys are not stored");
 const SHAKY: Option<&str> = Some("marginal paths are not detected");
-const SINGLE: Option<&str> = Some("paths alternate after each request, as in the kernel since 4.0");
+const SINGLE: Option<&str> = Some("the selector chooses a path for each request, as in the kernel since 4.0");
 const REMOTE: Option<&str> = Some("it applies to Fibre Channel and SAS ports");
 const IGNORED: Option<&str> = Some("multipath ignores it, too");
 

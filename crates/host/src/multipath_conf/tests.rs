@@ -282,7 +282,7 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         "quantum_entanglement: has no effect here: mqblk knows no such option"
     );
     assert_eq!(one("defaults {\npath_grouping_policy group_by_tpg\ndetect_prio no\n}"), "");
-    assert!(one("defaults {\nrr_weight priorities\n}").contains("paths alternate after each request"));
+    assert!(one("defaults {\nrr_weight priorities\n}").contains("the selector chooses a path for each request"));
 }
 
 /// Returns a disk's options, with those filled in that follow from others.

@@ -44,7 +44,7 @@ impl fmt::Display for GivenUp {
         )?;
         match left {
             0 => Ok(()),
-            n => write!(f, "; {n} of them are still in flight"),
+            n => write!(f, "; {n} of the I/Os are still in flight"),
         }
     }
 }

@@ -233,7 +233,7 @@ impl Claims {
             let related =
                 |other: &&(String, Arc<Claim>)| other.0 == device.disk || device.partitions().contains(&other.0);
             return Ok(Err(match self.0.iter().find(related) {
-                Some((other, _)) => format!("another job of this run uses {other}, which is the same storage"),
+                Some((other, _)) => format!("another job of this run uses {other}, which shares blocks with it"),
                 None => format!("another process has {} open exclusively", device.name),
             }));
         };

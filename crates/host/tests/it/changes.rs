@@ -196,7 +196,7 @@ fn what_does_not_fit_changes_nothing() {
             (&[("nomerges", "1"), ("iops_read_burst", "9")], "iops_read_burst=9: a burst needs its rate"),
             (&[("iosched.fifo_batch", "1")], "fifo_batch"),
             (&[("scheduler", "cfq")], "cfq"),
-            (&[("max_sectors_kb", "64")], "max_sectors_kb: cannot be changed on a disk in use"),
+            (&[("max_sectors_kb", "64")], "max_sectors_kb: cannot be changed on an existing disk"),
             (&[("queue_dept", "4")], "did you mean 'queue_depth'?"),
         ];
         for (settings, says) in refused {

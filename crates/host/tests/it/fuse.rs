@@ -498,7 +498,7 @@ fn what_cannot_be_mounted_is_refused() {
     assert!(refused(&|_| {}).contains("another program serves a file system there"));
     assert!(refused(&|o| o.mountpoint = mounted.directory.clone()).contains("must be a regular file"));
     assert!(refused(&|o| o.mountpoint = mounted.directory.join("none")).contains("No such file"));
-    assert!(refused(&|o| o.iothreads = vec![1]).contains("at least one existing IOThread"));
+    assert!(refused(&|o| o.iothreads = vec![1]).contains("one or more IOThreads, all of them existing"));
     assert!(refused(&|o| o.iothreads = Vec::new()).contains("at least one"));
     mounted.check_idle();
 }

@@ -132,7 +132,7 @@ fn mapping_changes_under_a_guest_and_holds_for_the_next() {
         assert!(switched > 3);
         client.join().unwrap();
     });
-    assert!(export.remap(vec![0, 1, 2, 0]).unwrap_err().to_string().contains("on an existing IOThread"));
+    assert!(export.remap(vec![0, 1, 2, 0]).unwrap_err().to_string().contains("to an existing IOThread"));
     assert!(export.remap(vec![0]).is_err());
     verify(socket.to_str().unwrap(), &options).unwrap();
     drop(export);

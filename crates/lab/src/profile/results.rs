@@ -113,7 +113,10 @@ fn options(file: &str, v: &Value) -> Result<BTreeMap<String, String>, ProfileErr
     for (key, value) in v.as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         if !is_plain(key) || key.contains('=') || !value.is_empty() && !is_plain(value) {
-            let text = format!("option '{}': must be one line of printable text without [ and ]", key.escape_default());
+            let text = format!(
+                "option '{}': name and value must be one line of less than 1000 printable bytes without [ and ], the name without =",
+                key.escape_default()
+            );
             return Err(ProfileError::new(file, text));
         }
         if !PLACES.contains(&key.as_str()) {

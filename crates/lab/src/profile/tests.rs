@@ -140,7 +140,7 @@ fn what_is_no_trace_is_refused_with_its_place() {
     let e = |bytes: &[u8]| binary(bytes).unwrap_err().to_string();
     let n = good.len();
     assert!(
-        e(&good[..n - 1]).starts_with(&format!("t at byte {}: incomplete record", n - 48)),
+        e(&good[..n - 1]).starts_with(&format!("t at byte {}: incomplete last record", n - 48)),
         "{}",
         e(&good[..n - 1])
     );

@@ -69,10 +69,13 @@ impl TunePlan {
         let parts = [
             ("the job file", self.job == other.job),
             ("the goal (--maximize, --minimize)", self.goal == other.goal),
-            ("the limits (--keep)", self.keeps == other.keeps),
+            ("the list of limits (--keep)", self.keeps == other.keeps),
             ("the target or --set and --fix", self.base == other.base && self.target == other.target),
             ("the disk or machine file behind the target", self.behind == other.behind),
-            ("the knobs (--knob, --free, or another machine)", self.knobs == other.knobs && self.rules == other.rules),
+            (
+                "the list of knobs (--knob, --free, or another machine)",
+                self.knobs == other.knobs && self.rules == other.rules,
+            ),
             ("the seed (--seed)", self.seed == other.seed),
             ("the length of the runs (--runtime)", self.run_seconds == other.run_seconds),
             ("--detect", self.detect == other.detect),

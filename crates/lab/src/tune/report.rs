@@ -88,7 +88,8 @@ pub fn headline(plan: &TunePlan, r: &TuneResult) -> String {
             format!("{}: no setting keeps that{reached}", answer.text)
         }
         TuneVerdict::Errors => {
-            "errors with the default settings: nothing was tuned; run the same job with mqblk run".to_owned()
+            "errors with the default settings: nothing was tuned; use mqblk run with the same job for details"
+                .to_owned()
         }
     }
 }

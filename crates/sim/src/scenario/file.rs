@@ -411,7 +411,7 @@ impl Scenario {
             (Some(_), Some(_)) => {
                 return Err((
                     key(["jobs"]),
-                    "jobs and [guests]: guests are loaded by users; remove one of both".into(),
+                    "jobs and [guests]: guests are loaded by users, not by a job file; remove one of the two".into(),
                 ));
             }
             (Some(g), None) => check_guests(g, all as u32)?,

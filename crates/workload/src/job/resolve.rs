@@ -324,7 +324,7 @@ impl Check<'_> {
             self.conflict(&names, rule, "use one block size, aligned to itself, or remove norandommap");
         } else if job.iodepth > 1 {
             let advice = "with verify and iodepth above 1 a block may be written twice at once, which can cause false \
-                          verify errors; remove norandommap";
+                          verify errors; set iodepth=1, or remove this option";
             self.warn(&names[..3], advice);
         }
     }

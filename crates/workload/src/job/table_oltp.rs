@@ -25,5 +25,5 @@ pub(super) static ROWS: &[OptionInfo] = &[
     own("redo_block_size", Text { syntax: "512|1024|2048|4096 BYTES", set: setters::set_redo_block_size }, "512", "oltp: redo is written in whole blocks of this size"),
     own("group_commit_us", Int { min: 0, max: 1_000_000, set: |d, v| d.oltp.group_commit_ns = v * USEC_NS }, "0", "oltp: log writer's wait for more commits; 0 = only until its last write ends"),
     own("dirty_max", Int { min: 1, max: 1 << 20, set: |d, v| d.oltp.dirty_max = v as u32 }, "16384", "oltp: limit of changed blocks not yet written back; at the limit sessions wait"),
-    own("writer_batch", Int { min: 1, max: 4096, set: |d, v| d.oltp.writer_batch = v as u32 }, "32", "oltp: changed blocks that the database writer keeps in flight"),
+    own("writer_batch", Int { min: 1, max: 4096, set: |d, v| d.oltp.writer_batch = v as u32 }, "32", "oltp: changed blocks that the database writer writes per batch"),
 ];

@@ -101,6 +101,6 @@ files >/tmp/after
 diff /tmp/before /tmp/after
 
 journalctl --unit 'mqblk-serve@*' --grep 'dropped root privileges' --quiet >&2
-test -z "$(journalctl --unit 'mqblk-serve@*' --grep 'may not remove' --quiet)"
+test -z "$(journalctl --unit 'mqblk-serve@*' --grep 'cannot remove this socket' --quiet)"
 
 echo PASSED

@@ -347,7 +347,8 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     let ends = |e: &Export<'_>| e.plan.name == name || is_disk && e.plan.disk == name;
     let used: Vec<_> = plan.exports().filter(|e| ends(e) && daemon.clients(e) > 0).map(|e| &e.plan.name).collect();
     if let (false, Some(first)) = (force, used.first()) {
-        let text = format!("export '{first}' has clients: stop them first, or use --force, which disconnects them");
+        let text =
+            format!("export '{first}' has clients: stop them first, or use force (--force), which disconnects them");
         return Err(text.into());
     }
     let mut plan = plan.plan().clone();
@@ -381,13 +382,16 @@ fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> D
         && bytes < had
     {
         let text = format!(
-            "size={bytes}: disk '{name}' has {had} bytes; data beyond the new size would be lost; use --force to \
-                 shrink it"
+            "size={bytes}: disk '{name}' has {had} bytes; data beyond the new size would be lost; use force (--force) \
+             to shrink it"
         );
         return Err(text.into());
     }
     let (now, keep) = daemon.resize(name, bytes)?;
-    let mut done = vec![format!("resized disk '{name}' from {had} to {now} bytes")];
+    let mut done = vec![match now == had {
+        true => format!("disk '{name}' keeps its size of {now} bytes"),
+        false => format!("resized disk '{name}' from {had} to {now} bytes"),
+    }];
     done.extend(keep);
     Ok(json!(done))
 }

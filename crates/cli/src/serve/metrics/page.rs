@@ -118,7 +118,12 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let drained = all(&|d| u64::from(d.is_drained()));
     page.family("mqblk_disk_drained", Kind::Gauge, "1 while the disk is drained.", drained);
     let held = all(&|d| d.held_on_enospc());
-    page.family("mqblk_disk_writes_held_total", Kind::Counter, "Writes held because the storage had no space.", held);
+    page.family(
+        "mqblk_disk_writes_held_total",
+        Kind::Counter,
+        "Times that a write found no space and was held for a retry.",
+        held,
+    );
     of_connections(page, disks);
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {
         stats.iter().map(|(name, s)| (label(name), of(s))).collect::<Vec<_>>()
@@ -135,7 +140,7 @@ fn of_connections(page: &mut Page, disks: &Disks<'_>) {
     type Of = fn(&Connections) -> u64;
     let families: [(&str, Kind, &str, Of); 4] = [
         ("connections", Kind::Gauge, "Established connections to the disk's server.", |c| c.up),
-        ("connections_wanted", Kind::Gauge, "Configured connections to the disk's server.", |c| c.wanted),
+        ("connections_wanted", Kind::Gauge, "Connections to the disk's server that should be up.", |c| c.wanted),
         ("connection_losses_total", Kind::Counter, "Times a connection to the disk's server was lost.", |c| c.losses),
         ("requests_replayed_total", Kind::Counter, "Requests resent to the disk's server.", |c| c.replayed),
     ];

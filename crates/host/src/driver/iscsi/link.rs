@@ -546,7 +546,9 @@ impl Session {
             // The unit also reports this (unit attention) with the next command.
             Pdu::Async { event: 0, .. } => {}
             Pdu::Async { event, .. } => {
-                return Err(Lost(format!("the target requested a logout (asynchronous event {event})")));
+                return Err(Lost(format!(
+                    "the target ends the session or requests a logout (asynchronous event {event})"
+                )));
             }
             Pdu::Logout { .. } => return Err(Lost("the target closed the session (Logout Response)".into())),
             Pdu::Reject { reason } => self.rejected(reason, tasks)?,

@@ -486,15 +486,15 @@ impl Login {
                 "the target does not allow initiator '{}' to use {target}: allow it there, or set another initiator=",
                 self.wanted.initiator
             )),
-            (2, 3) => {
-                Failure::NotFound(format!("there is no target {target} here; 'mqblk discover iscsi://HOST' lists them"))
-            }
+            (2, 3) => Failure::NotFound(format!(
+                "there is no target {target} here; 'mqblk discover iscsi://HOST' lists the targets"
+            )),
             (2, 4) => Failure::NotFound(format!("target {target} was removed and has no other address")),
             (2, 6) => Failure::Refused("the target has too many connections: lower sessions=".into()),
             (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
             (3, 1) if self.wanted.target.is_some() => Failure::Busy(format!(
-                "{target} is unavailable, or unknown (Linux's target reports both so): 'mqblk discover iscsi://HOST' \
-                 lists them"
+                "{target} is unavailable, or unknown (Linux's target reports both alike): 'mqblk discover iscsi://HOST' \
+                 lists the targets"
             )),
             (3, code) => Failure::Busy(format!("the target is unavailable (target error {code:#04x})")),
             (class, code) => Failure::Violation(format!("login status {class:#04x}{code:02x}")),

@@ -27,7 +27,7 @@ pub(super) fn apart<T: Send + 'static>(
     loop {
         match result.recv_timeout(LOOK) {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if signals.is_over() => return Err("its disk is being removed".into()),
+            Err(RecvTimeoutError::Timeout) if signals.is_over() => return Err("its disk is being closed".into()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -144,7 +144,7 @@ impl Checker {
                     None => Some(open().map_err(|e| e.to_string())?),
                     Some(_) => None,
                 };
-                if signals.is_over() { Err("its disk is being removed".into()) } else { driver.revive(inner) }
+                if signals.is_over() { Err("its disk is being closed".into()) } else { driver.revive(inner) }
             })?;
         }
         let Some(driver) = path.driver.inner() else { return Err(CheckFailure::Down("is not open".into())) };

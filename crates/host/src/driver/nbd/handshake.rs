@@ -154,7 +154,7 @@ impl<'a> Handshake<'a> {
         }
         self.replies += 1;
         if self.replies > MAX_REPLIES {
-            return Err(garbled("its replies: too many"));
+            return Err(garbled("the number of its option replies"));
         }
         if bytes == 0 {
             return self.reply(option, kind, &[], out);

@@ -80,7 +80,7 @@ impl FuseExport {
         iothreads.sort_unstable();
         iothreads.dedup();
         if iothreads.is_empty() || !iothreads.iter().all(|t| threads.contains(*t)) {
-            return Err(Error::usage("a FUSE export needs at least one existing IOThread"));
+            return Err(Error::usage("a FUSE export needs one or more IOThreads, all of them existing"));
         }
         let limits = disk.limits();
         if limits.logical_block_size as usize > MAX_BLOCK {
@@ -133,7 +133,7 @@ impl FuseExport {
     fn shake_hands(&self, channels: usize) -> Result<()> {
         let fd = &*self.fds[0];
         let broken =
-            |what: &str| Error::new(ErrorKind::Io, format!("the kernel's INIT message of a FUSE mount {what}"));
+            |what: &str| Error::new(ErrorKind::Io, format!("the kernel's first message of a FUSE mount {what}"));
         // The buffer has room for the longest write: the kernel delivers no request to a smaller one.
         let mut message = vec![0; wire::WRITE_HEAD + wire::MAX_DATA];
         loop {
@@ -150,7 +150,7 @@ impl FuseExport {
                 Malformed::NoHeader => broken("has no header"),
                 Malformed::Body(_) => broken("is truncated"),
             })?;
-            let Request::Init(offered) = request else { return Err(broken("is another message")) };
+            let Request::Init(offered) = request else { return Err(broken("is not INIT")) };
             let too_old = |(major, minor)| {
                 let oldest = wire::OLDEST_MINOR;
                 let ctx =

@@ -272,7 +272,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 impl Table {
     fn new(threads: &IoThreads, disks: Vec<NbdDisk>, default: Option<&str>, before: &[Served]) -> Result<Table> {
         if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| !threads.contains(*t))) {
-            return Err(Error::usage("an NBD export needs at least one existing IOThread"));
+            return Err(Error::usage("an NBD export needs one or more IOThreads, all of them existing"));
         }
         let numbered = |disk: NbdDisk| {
             let same = before.iter().find(|s| s.disk.name == disk.name && disk.serves_as(&s.disk));

@@ -51,7 +51,7 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
     sections.extend(settings(s));
     sections.extend(fitted(s));
     if !s.beside.is_empty() {
-        let mut beside = Section::new("beside", "Also published, for other disks", "");
+        let mut beside = Section::new("beside", "Also published, but not figures of this disk", "");
         beside.blocks.extend(s.beside.iter().map(|text| Block::Note { text: text.clone() }));
         sections.push(beside);
     }

@@ -194,7 +194,7 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
             "runs of a point on this host are more than {:.0} % apart: other programs used the CPUs",
             100.0 * APART
         );
-        add(text, "so deviations from the simulation mean little; repeat when the machine is idle");
+        add(text, "deviations from the simulation mean little; repeat when the machine is idle");
     }
     if !here.own_costs {
         let text = "the simulated costs are the built-in ones, from another machine";
