@@ -339,7 +339,7 @@ fn a_busy_disk_refuses_company_until_it_is_frozen() {
     w.submit_reads(0, 0, 20);
     assert_eq!(w.in_flight(), [16], "alone: all of them");
     let e = w.try_join(manual(), c.clone(), &[0]).expect_err("busy").0;
-    assert!(e.contains("busy") && e.contains("TagSet::begin_freeze"), "{e}");
+    assert!(e.contains("must be drained") && e.contains("TagSet::begin_freeze"), "{e}");
     assert!(!w.set.is_shared());
     w.set.begin_freeze();
     w.disks[0].disk.release_all();

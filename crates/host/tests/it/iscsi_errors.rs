@@ -169,6 +169,6 @@ fn commands_of_users_bring_data_and_sense_and_are_bounded() {
         driver.execute(Q0, &command).unwrap_err()
     };
     assert!(refused(&[0; 5], &[], 0).to_string().contains("of 5 bytes: must be of 6, 10, 12 or 16"));
-    assert!(refused(&[0; 6], &[1], 1).to_string().contains("must be one of them"));
+    assert!(refused(&[0; 6], &[1], 1).to_string().contains("must transfer in one direction"));
     assert_eq!(refused(&[0; 6], &[], iscsi::MAX_RAW_BYTES + 1).kind(), ErrorKind::Usage);
 }

@@ -481,7 +481,9 @@ mod tests {
         assert!(ring.take_used(&guest).unwrap_err().to_string().contains("buffer 3, which is not in flight"));
         let mut ring = Ring::new(&mut guest, Format::Split, 4).unwrap();
         guest.store(ring.device + 2, 5u16).unwrap();
-        assert!(ring.take_used(&guest).unwrap_err().to_string().contains("used index 5 after 0: must be at most 4"));
+        assert!(
+            ring.take_used(&guest).unwrap_err().to_string().contains("used index 5 after 0: must advance by at most 4")
+        );
     }
 
     #[test]

@@ -512,15 +512,7 @@ impl Session {
                     return Err(asks_too_much());
                 }
                 let bytes = tasks.own.asked_for(tag, offset, len)?;
-                let mut at = offset;
-                for (number, part) in bytes.chunks(self.params.max_send_data as usize).enumerate() {
-                    let n = part.len() as u32;
-                    let is_last = at + n == offset + len;
-                    let header = Header::data_out(tag, self.lun, target_tag, number as u32, at, is_last);
-                    let header = header.with_data(n).with_exp_stat_sn(self.exp_stat_sn);
-                    self.push(header, Body::Ours(part.to_vec()), n);
-                    at += n;
-                }
+                self.push_own_data(tag, target_tag, offset, &bytes);
             }
             Pdu::R2t { tag, target_tag, offset, len } => {
                 let task = tasks.asked_for(tag, offset, len)?;
@@ -557,6 +549,19 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Queues `bytes` of a command of our own, from `offset` on, as the target requested.
+    fn push_own_data(&mut self, tag: u32, target_tag: u32, offset: u32, bytes: &[u8]) {
+        let end = offset + bytes.len() as u32;
+        let mut at = offset;
+        for (number, part) in bytes.chunks(self.params.max_send_data as usize).enumerate() {
+            let n = part.len() as u32;
+            let header = Header::data_out(tag, self.lun, target_tag, number as u32, at, at + n == end);
+            let header = header.with_data(n).with_exp_stat_sn(self.exp_stat_sn);
+            self.push(header, Body::Ours(part.to_vec()), n);
+            at += n;
+        }
     }
 
     /// Handles a reject; its data holds the header of the rejected message.
