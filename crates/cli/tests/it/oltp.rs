@@ -147,7 +147,10 @@ fn what_cannot_be_is_refused_before_anything_is_touched() {
     let refused = |args: &[&str], what: &[&str]| dir.mqblk(&[&["run"], args].concat()).exits(2).says(what);
     refused(&["j.fio", "--target", "stripe:lun0+lun0"], &["'lun0' is in it twice"]);
     refused(&["j.fio", "--target", "stripe:chunk=3k:a+b"], &["chunk=3072: must be a power of two"]);
-    refused(&["j.fio", "--target", "stripe:a+b", "--set", "iops_total=100"], &["iops_total=100: a striped target"]);
+    refused(
+        &["j.fio", "--target", "stripe:a+b", "--set", "iops_total=100"],
+        &["iops_total=100: limits are not supported for a striped target"],
+    );
     refused(&["p.fio", "--target", "stripe:null+null"], &["hipri (job 'p', line 1): a striped target is not polled"]);
     refused(&["j.fio", "--target", "null:size=1m"], &["the target has 1048576 bytes"]);
     refused(
