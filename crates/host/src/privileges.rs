@@ -14,7 +14,12 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+/// How long threads that have returned may take to end.
+const THREAD_EXIT: Duration = Duration::from_secs(10);
+/// Time between two checks of the threads.
+const THREAD_CHECK: Duration = Duration::from_millis(1);
 /// Room for an entry of the account database.
 const ENTRY_BYTES: usize = 64 << 10;
 /// Maximum number of groups of an account, as the kernel has it (`NGROUPS_MAX`).
@@ -138,8 +143,23 @@ impl Account {
         self.check_threads()
     }
 
-    /// Checks each thread as the kernel shows it.
+    /// Checks each thread as the kernel shows it. A thread that has returned keeps its IDs until the kernel has removed it, because the C
+    /// library no longer changes them; such threads are waited for.
     fn check_threads(&self) -> Result<()> {
+        let end = Instant::now() + THREAD_EXIT;
+        while let Some(name) = self.other_thread()? {
+            if Instant::now() > end {
+                let user = &self.name;
+                let text = format!("cannot become user '{user}': thread '{name}' still has other IDs or capabilities");
+                return Err(Error::usage(text));
+            }
+            std::thread::sleep(THREAD_CHECK);
+        }
+        Ok(())
+    }
+
+    /// Returns the name of a thread that has other IDs than the account's, or any capability.
+    fn other_thread(&self) -> Result<Option<String>> {
         let failed = |e| Error::os(e, "cannot read the threads of this process");
         for task in fs::read_dir("/proc/self/task").map_err(failed)? {
             let Some(status) = status_of(&task.map_err(failed)?.path()).map_err(failed)? else { continue };
@@ -155,15 +175,10 @@ impl Account {
                 .iter()
                 .all(|key| field(&status, key).is_some_and(|v| v.trim().chars().all(|c| c == '0')));
             if !all("Uid:", self.uid) || !all("Gid:", self.gid) || !no_powers {
-                let text = format!(
-                    "cannot become user '{}': thread '{}' still has other IDs or capabilities",
-                    self.name,
-                    name.trim()
-                );
-                return Err(Error::usage(text));
+                return Ok(Some(name.trim().to_owned()));
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -3,10 +3,12 @@
 
 use crate::common;
 
-use common::Dir;
+use common::{Dir, KeepGoing};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vuclient::{VerifyOptions, verify};
 
 const CONFIG: &str = "[[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
@@ -24,6 +26,35 @@ fn threads(pid: u32, key: &str) -> Vec<(String, String)> {
     // The kernel's io_uring workers have the credentials of the submitter.
     all.retain(|(name, _)| !name.starts_with("iou-"));
     all
+}
+
+/// Once, a thread that had just ended the handshake of an early client counted as one that was still root, and the daemon ended.
+#[test]
+fn clients_that_come_during_the_start_do_not_end_the_daemon() {
+    let dir = Dir::public("user");
+    File::create(dir.path("a.img")).unwrap().set_len(1 << 20).unwrap();
+    fs::create_dir(dir.path("run")).unwrap();
+    std::os::unix::fs::chown(dir.path("run"), Some(65534), Some(65534)).unwrap();
+    dir.file("serve.toml", CONFIG);
+    let (args, socket) =
+        (["serve", "serve.toml", "--control", "run/ctl.sock", "--user", "nobody"], dir.path("run/nbd.sock"));
+    for _ in 0..10 {
+        std::thread::scope(|s| {
+            let going = KeepGoing::new();
+            for _ in 0..4 {
+                let (going, socket) = (Arc::clone(&going.0), &socket);
+                s.spawn(move || {
+                    while going.load(Ordering::Relaxed) {
+                        let _ = UnixStream::connect(socket);
+                    }
+                });
+            }
+            let daemon = dir.start(&args, "serving on 2 sockets");
+            drop(going);
+            daemon.signal("TERM");
+            daemon.ends().exits(0);
+        });
+    }
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn under_systemd(release: &Release, packages: &Packages) -> Result<Result<(), St
     }
     let trace = fs::read_to_string(shared.join("trace")).unwrap_or_default();
     let lines: Vec<&str> = trace.lines().collect();
-    let last = lines[lines.len().saturating_sub(20)..].join("\n");
+    let last = lines[lines.len().saturating_sub(60)..].join("\n");
     let ended = ended.err().unwrap_or_default();
     Ok(Err(format!("the Debian package failed its check {ended}; the last commands:\n{last}")))
 }

@@ -3,6 +3,7 @@
 # the commands and their errors are in /mnt/trace.
 exec 2>/mnt/trace
 set -eux
+trap '[ $? = 0 ] || journalctl --unit "mqblk-serve@*" --lines 40 --no-hostname >&2' EXIT
 
 say() { printf '    %s\n' "$*"; }
 fails() { if "$@"; then exit 1; fi; }
