@@ -294,14 +294,18 @@ pub struct Done {
     args: Vec<String>,
 }
 
-/// The keys of a command's row in `docs/json.md`. `None`: it has no row, or its keys are those of another program or page.
-fn json_row(command: &str) -> Option<Vec<&'static str>> {
+/// Returns the row of a command in `docs/json.md`.
+pub fn json_row(command: &str) -> Option<&'static str> {
+    let document = include_str!("../../../../../docs/json.md");
+    document.lines().find(|line| line.starts_with(&format!("| `mqblk {command}` |")))
+}
+
+/// Returns the keys that `docs/json.md` lists for a command. `None`: there is no row, or the keys are those of another program or page.
+fn json_keys(command: &str) -> Option<Vec<&'static str>> {
     if ["run", "multipath", "report"].contains(&command) {
         return None;
     }
-    let document = include_str!("../../../../../docs/json.md");
-    let row = document.lines().find(|line| line.starts_with(&format!("| `mqblk {command}` |")))?;
-    let quoted = row.split('`').skip(1).step_by(2);
+    let quoted = json_row(command)?.split('`').skip(1).step_by(2);
     Some(quoted.chain(["format"]).collect())
 }
 
@@ -328,8 +332,8 @@ impl Done {
     pub fn json(&self) -> Value {
         let value: Value = serde_json::from_str(&self.out)
             .unwrap_or_else(|e| panic!("{e}: {:?}\n{}\n{}", self.args, self.out, self.err));
-        let row = self.args.first().and_then(|command| json_row(command));
-        if let (Some(keys), Some(object)) = (row, value.as_object()) {
+        let listed = self.args.first().and_then(|command| json_keys(command));
+        if let (Some(keys), Some(object)) = (listed, value.as_object()) {
             for key in object.keys() {
                 assert!(keys.contains(&key.as_str()), "docs/json.md has no key {key:?} of {:?}", self.args);
             }
