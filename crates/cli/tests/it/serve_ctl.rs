@@ -340,7 +340,7 @@ fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
     // Requests wait behind the drain when the daemon is told to shut down.
     let socket = d.dir.path("a.sock");
     thread::scope(|scope| {
-        // The load runs until the daemon ends, however long the test takes to see it in flight.
+        // The load runs until the daemon ends. Its limit only bounds the wait for it if this test fails.
         let options = BenchOptions { runtime: std::time::Duration::from_secs(60), ..BenchOptions::default() };
         let load = scope.spawn(move || bench(socket.to_str().unwrap(), &options));
         while d.json("stats")["disks"][0]["in_flight"] == 0 {
