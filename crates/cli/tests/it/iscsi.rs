@@ -6,7 +6,7 @@ use crate::tgtd;
 
 use common::{Dir, Done};
 use std::net::TcpListener;
-use tgtd::{Tgtd, control};
+use tgtd::Tgtd;
 
 const IQN: &str = "iqn.2026-11.test:run";
 
@@ -100,27 +100,23 @@ fn the_commands_of_the_documentation_run() {
     let text = include_str!("../../../../docs/iscsi.md");
     let (_, script) = text.split_once("```sh\n").expect("a fence");
     let (script, _) = script.split_once("```").expect("its end");
-    assert!(script.contains(":33260") && script.contains("--control-port 7 "), "{script}");
+    assert!(script.contains(":33260"), "{script}");
     let dir = Dir::new("iscsi-docs");
     for _ in 0..20 {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let control = control();
         let script = script.replace("33260", &port.to_string());
-        let script = script.replace("--control-port 7 ", &format!("--control-port {control} "));
         // A typing user is slower than tgtd's start, so the test waits for it.
         let (_, from_tgtd) = script.split_once("\ntgtd ").expect("starts one");
         let started = format!("tgtd {}", from_tgtd.lines().next().unwrap());
-        let is_up = format!("tgtadm --control-port {control} --lld iscsi --op show --mode sys >/dev/null 2>&1");
+        let is_up = "tgtadm --control-port 7 --lld iscsi --op show --mode sys >/dev/null 2>&1";
         let waits = format!("{started}\nfor n in $(seq 1000); do {is_up} && break; done");
         let script = script.replace(&started, &waits);
         // The shell ends every process that it started, however far the script gets.
         let mqblk = env!("CARGO_BIN_EXE_mqblk");
-        let leave = format!(
-            "tgtadm --control-port {control} --lld iscsi --op delete --mode target --tid 1 --force; tgtadm --control-port \
-             {control} --op delete --mode system"
-        );
+        let leave = "tgtadm --control-port 7 --lld iscsi --op delete --mode target --tid 1 --force; \
+                     tgtadm --control-port 7 --op delete --mode system";
         let script = format!(
-            "set -e\nmqblk() {{ '{mqblk}' \"$@\"; }}\ntrap 'set +e; {{ {leave}; }} >/dev/null 2>&1; :' EXIT\n{script}"
+            "set -e\nexport TGT_IPC_SOCKET=$PWD/tgtd\nmqblk() {{ '{mqblk}' \"$@\"; }}\ntrap 'set +e; {{ {leave}; }} >/dev/null 2>&1; :' EXIT\n{script}"
         );
         let done = dir.program("bash", &["-c", &script]);
         if done.status != 0 && (done.err.contains("in use") || done.err.contains("can't connect")) {

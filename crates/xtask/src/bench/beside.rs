@@ -11,6 +11,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::ceph::Cluster;
@@ -64,7 +65,8 @@ impl Drop for LoopDevice {
 pub struct Tgtd {
     /// `None`: it was killed.
     child: Option<Child>,
-    control: String,
+    /// The start of its control socket's name, which no other target has.
+    ipc: PathBuf,
     port: u16,
     file: PathBuf,
 }
@@ -91,30 +93,29 @@ impl Tgtd {
     /// It is not installed, or does not start.
     pub fn on(file: &Path) -> Result<Tgtd, String> {
         packages::ensure_iscsi()?;
-        let started = (0..TRIES).find_map(|n| {
+        let started = (0..TRIES).find_map(|_| {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
             let port = port.map_err(|e| format!("no free port: {e}")).map(|a| a.port());
-            port.and_then(|port| Tgtd::try_start(file, port, n)).transpose()
+            port.and_then(|port| Tgtd::try_start(file, port)).transpose()
         });
         started.unwrap_or(Err("tgtd finds no port".to_owned()))
     }
 
-    /// `None`: another process has the port or the control number.
-    fn try_start(file: &Path, port: u16, n: u32) -> Result<Option<Tgtd>, String> {
-        // A control number has 15 bits. tgtd exits if its number is taken.
-        let control = (1 + (std::process::id() + n * 131) % 32_000).to_string();
+    /// `None`: another process has the port.
+    fn try_start(file: &Path, port: u16) -> Result<Option<Tgtd>, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let ipc = std::env::temp_dir().join(format!("mqblk-bench-tgtd-{}-{n}", std::process::id()));
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
-        command.args(["--control-port", &control]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.env("TGT_IPC_SOCKET", &ipc).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|e| format!("cannot run tgtd: {e}"))?;
-        let mut tgtd = Tgtd { child: Some(child), control, port, file: file.to_owned() };
+        let mut tgtd = Tgtd { child: Some(child), ipc, port, file: file.to_owned() };
         let until = Instant::now() + START;
         while tgtd.admin("--op show --mode sys").is_err() {
             let ended = tgtd.child.as_mut().map(Child::try_wait).transpose().map_err(|e| e.to_string())?;
-            if ended.flatten().is_some() {
-                // The socket of that number belongs to another tgtd and stays.
-                tgtd.child = None;
-                return Ok(None);
+            if let Some(status) = ended.flatten() {
+                return Err(format!("tgtd ended: {status}"));
             }
             if Instant::now() > until {
                 return Err("tgtd does not start".into());
@@ -152,8 +153,8 @@ impl Tgtd {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
         let _ = child.wait();
-        for name in ["", ".lock"] {
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
+        for name in ["0", "0.lock"] {
+            let _ = std::fs::remove_file(self.ipc.with_extension(name));
         }
     }
 
@@ -173,16 +174,15 @@ impl Tgtd {
     pub fn restart(&mut self) -> Result<(), String> {
         self.kill();
         let until = Instant::now() + START;
-        for n in 0.. {
-            if let Some(again) = Tgtd::try_start(&self.file, self.port, n)? {
+        loop {
+            if let Some(again) = Tgtd::try_start(&self.file, self.port)? {
                 *self = again;
-                break;
+                return Ok(());
             }
             if Instant::now() > until {
                 return Err(format!("tgtd does not listen on port {} again", self.port));
             }
         }
-        Ok(())
     }
 
     /// Closes all of its connections through tgtadm. Returns how many.
@@ -210,7 +210,7 @@ impl Tgtd {
 
     fn admin_command(&self, arguments: &str) -> Command {
         let mut command = Command::new("tgtadm");
-        command.args(["--control-port", &self.control, "--lld", "iscsi"]).args(arguments.split(' '));
+        command.args(["--lld", "iscsi"]).args(arguments.split(' ')).env("TGT_IPC_SOCKET", &self.ipc);
         command
     }
 }

@@ -4,6 +4,7 @@
 
 use super::common::{Dir, Running};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,16 +14,10 @@ const LONG: Duration = Duration::from_secs(300);
 /// A running target.
 pub struct Tgtd {
     pub process: Running,
-    control: u32,
+    /// The start of its control socket's name, which no other target has.
+    ipc: PathBuf,
     pub port: u16,
     iqn: String,
-    is_ours: bool,
-}
-
-/// Returns a number of 15 bits for a tgtd's control socket, unique on the machine. A tgtd exits if its number is taken.
-pub fn control() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    27_500 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_400
 }
 
 impl Tgtd {
@@ -48,18 +43,16 @@ impl Tgtd {
 
     fn try_start() -> Option<Tgtd> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let control = control();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let ipc = std::env::temp_dir().join(format!("mqblk-cli-tgtd-{}-{n}", std::process::id()));
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
-        let process = Running::start(quiet(command.args(["--control-port", &control.to_string()])));
-        let mut tgtd = Tgtd { process, control, port, iqn: String::new(), is_ours: true };
+        let process = Running::start(quiet(command.env("TGT_IPC_SOCKET", &ipc)));
+        let mut tgtd = Tgtd { process, ipc, port, iqn: String::new() };
         let began = Instant::now();
         while !tgtd.try_admin("--op show --mode sys") {
-            if tgtd.process.try_wait().unwrap().is_some() {
-                // The tgtd with this number belongs to another process.
-                tgtd.is_ours = false;
-                return None;
-            }
+            assert!(tgtd.process.try_wait().unwrap().is_none(), "tgtd ended");
             assert!(began.elapsed() < LONG, "tgtd does not come up");
             std::thread::yield_now();
         }
@@ -70,7 +63,7 @@ impl Tgtd {
 
     fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new("tgtadm");
-        command.args(["--control-port", &self.control.to_string(), "--lld", "iscsi"]).args(arguments.split(' '));
+        command.args(["--lld", "iscsi"]).args(arguments.split(' ')).env("TGT_IPC_SOCKET", &self.ipc);
         command
     }
 
@@ -88,11 +81,8 @@ impl Drop for Tgtd {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if !self.is_ours {
-            return;
-        }
-        for name in ["", ".lock"] {
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
+        for name in ["0", "0.lock"] {
+            let _ = std::fs::remove_file(self.ipc.with_extension(name));
         }
     }
 }

@@ -5,6 +5,7 @@
 use super::{TempFile, own_address};
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,13 +14,12 @@ use std::time::{Duration, Instant};
 const START_TIME: Duration = Duration::from_secs(300);
 /// The target's name.
 pub const IQN: &str = "iqn.2026-11.test:t1";
-/// How many numbers of control sockets are tried until one is free.
-const TRIES: u32 = 20;
 
 /// A target that runs or was killed.
 pub struct Tgt {
     child: Option<Child>,
-    control: u32,
+    /// The start of its control socket's name, which no other target has.
+    ipc: PathBuf,
     address: SocketAddr,
     pub file: Arc<TempFile>,
     /// The serial number that the logical unit reports.
@@ -46,9 +46,11 @@ impl Tgt {
     fn on(file: Arc<TempFile>, users: &[(&str, &str, bool)]) -> Tgt {
         let users =
             users.iter().map(|(name, password, is_out)| ((*name).into(), (*password).into(), *is_out)).collect();
-        let mut tgt = Tgt { child: None, control: 0, address: own_address(), file, serial: "SN0001".to_owned(), users };
-        let is_up = (0..TRIES).any(|_| tgt.try_start());
-        assert!(is_up, "tgtd does not listen at {} in {TRIES} tries", tgt.address);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let ipc = std::env::temp_dir().join(format!("mqblk-tgtd-{}-{n}", std::process::id()));
+        let mut tgt = Tgt { child: None, ipc, address: own_address(), file, serial: "SN0001".to_owned(), users };
+        assert!(tgt.try_start(), "tgtd does not listen at {}", tgt.address);
         tgt
     }
 
@@ -62,20 +64,14 @@ impl Tgt {
     }
 
     fn try_start(&mut self) -> bool {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // The name of its control socket contains this number and is shared by all processes of the machine.
-        // The number has 15 bits. If it is taken, tgtd exits, and another number is tried.
-        self.control = 1 + std::process::id() % 300 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
         let portal = format!("portal={}", self.address);
         let mut command = Command::new("tgtd");
-        command.args(["-f", "--nr_iothreads", "1", "--iscsi", &portal, "--control-port", &self.control.to_string()]);
+        command.args(["-f", "--nr_iothreads", "1", "--iscsi", &portal]).env("TGT_IPC_SOCKET", &self.ipc);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run tgtd: {e}"));
         let until = Instant::now() + START_TIME;
         while !self.try_admin(&["--op", "show", "--mode", "sys"]) {
-            if child.try_wait().unwrap().is_some() {
-                return false;
-            }
+            assert!(child.try_wait().unwrap().is_none(), "tgtd ended");
             assert!(Instant::now() < until, "tgtd does not come up");
             std::thread::yield_now();
         }
@@ -133,7 +129,7 @@ impl Tgt {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("tgtadm");
-        command.args(["--control-port", &self.control.to_string(), "--lld", "iscsi"]).args(arguments);
+        command.args(["--lld", "iscsi"]).args(arguments).env("TGT_IPC_SOCKET", &self.ipc);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -167,8 +163,8 @@ impl Tgt {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        for name in ["", ".lock"] {
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
+        for name in ["0", "0.lock"] {
+            let _ = std::fs::remove_file(self.ipc.with_extension(name));
         }
     }
 
