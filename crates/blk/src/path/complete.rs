@@ -376,6 +376,7 @@ impl<L: Lock> Env<L> {
         self.release_driver_tag(hctx, id);
         if rq.has_rqf(rqf::FLUSH_RQ) {
             self.account_done(rq, status, now);
+            let status = self.q.flush_latch.completed(status);
             let mut waiters = core::mem::take(&mut local.scratch.flushed);
             debug_assert!(waiters.is_empty());
             h.flush.lock().flush_done(&mut waiters);

@@ -79,6 +79,11 @@ impl<L: Lock> Env<L> {
             return Err(BlkStatus::Inval);
         }
         check_op(&self.q.limits, op, flags)?;
+        if (durable || op == Op::Flush)
+            && let Some(status) = self.q.flush_latch.failed()
+        {
+            return Err(status);
+        }
         if flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
             return Err(BlkStatus::NotSupp);
         }

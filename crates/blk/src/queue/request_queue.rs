@@ -16,12 +16,14 @@ use crate::lock::Lock;
 use crate::qos::state::Qos;
 use crate::queue::build::build;
 use crate::queue::delayed::FirstDue;
+use crate::queue::flush_latch::FlushLatch;
 use crate::queue::hctx::state;
 use crate::queue::online::OnlineMask;
 use crate::queue::state::QueueState;
 use crate::queue::timer::Timer;
 use crate::settings::{QueueConfig, SettingError};
 use crate::stat::{DiskStats, HctxStats};
+use crate::status::BlkStatus;
 use crate::submitter::shared::SubmitterShared;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::tags::tag_set::Member;
@@ -83,6 +85,7 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) delayed: FirstDue,
     /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
     device_busy: AtomicBool,
+    pub(crate) flush_latch: FlushLatch,
     /// The hctx that is first in the round robin over hctxs with pending runs.
     pub(crate) first_to_run: AtomicU32,
     io_ticks_ns: AtomicU64,
@@ -145,6 +148,7 @@ impl<L: Lock> RequestQueue<L> {
             work_pending: AtomicBool::new(false),
             delayed: FirstDue::new(),
             device_busy: AtomicBool::new(false),
+            flush_latch: FlushLatch::new(),
             first_to_run: AtomicU32::new(0),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
@@ -171,6 +175,13 @@ impl<L: Lock> RequestQueue<L> {
     /// to the driver, which decides. Source: `set_capacity`.
     pub fn set_capacity(&self, capacity: Sector) {
         self.capacity.store(capacity.0, Ordering::Relaxed);
+    }
+
+    /// Returns the status of the first flush that the device failed. From then on every flush, and every write with FUA or PREFLUSH,
+    /// fails with this status, because data that was acknowledged may be lost. A new disk over a newly opened device starts
+    /// without.
+    pub fn failed_flush(&self) -> Option<BlkStatus> {
+        self.flush_latch.failed()
     }
 
     /// The driver underneath.

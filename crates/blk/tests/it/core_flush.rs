@@ -145,6 +145,71 @@ fn an_error_before_the_data_ends_the_request_without_it() {
     }
 }
 
+/// Statuses after each of which every later flush and durable write must fail.
+const LOST: [BlkStatus; 4] = [BlkStatus::NoSpc, BlkStatus::Target, BlkStatus::Medium, BlkStatus::Protection];
+
+#[test]
+fn a_failed_flush_is_not_forgotten() {
+    for (stack, lost) in STACKS.iter().flat_map(|s| LOST.map(|l| (*s, l))) {
+        for features in [(true, false), (true, true)] {
+            let mut harness = harness(5, stack, 4, features);
+            harness.disk.behave(|b| b.manual = false);
+            harness.disk.script([Answer::Fail(lost)]);
+            harness.submit(0, Bio::flush());
+            harness.run_dry(20);
+            let durable = [OpFlags::PREFLUSH, OpFlags::FUA, OpFlags::PREFLUSH.union(OpFlags::FUA)];
+            let all = durable.map(|flags| write(80).with_flags(flags)).into_iter().chain([Bio::flush()]);
+            all.enumerate().for_each(|(n, bio)| harness.submit(n % 2, bio));
+            harness.run_dry(40);
+            let done: Vec<_> = [0, 1].iter().flat_map(|cpu| harness.take_done(*cpu)).collect();
+            assert!(done.len() == 5 && done.iter().all(|d| d.status == lost), "{stack:?} {features:?} {done:?}");
+            assert_eq!((harness.disk.issues().len(), harness.q.failed_flush()), (1, Some(lost)), "{stack:?}");
+            harness.submit(0, write(160));
+            harness.submit(1, Bio::read(Sector(80), 8, DataRef::new(0, 0)));
+            harness.run_dry(20);
+            assert!([0, 1].iter().all(|cpu| harness.take_done(*cpu)[0].status.is_ok()), "{stack:?}: others go on");
+            harness.check_idle();
+        }
+    }
+}
+
+#[test]
+fn flushes_that_wait_for_the_next_command_fail_with_the_first() {
+    for stack in STACKS {
+        let mut harness = harness(5, stack, 16, (true, false));
+        harness.disk.script([Answer::Fail(BlkStatus::NoSpc), Answer::Accept, Answer::Fail(BlkStatus::Medium)]);
+        harness.submit(0, Bio::flush());
+        harness.run(10);
+        harness.submit(0, Bio::flush());
+        harness.submit(1, write(80).with_flags(OpFlags::PREFLUSH));
+        harness.run(10);
+        // The second command succeeds, because the device has reported its error.
+        (0..2).for_each(|_| complete_one(&mut harness));
+        let done: Vec<_> = [0, 1].iter().flat_map(|cpu| harness.take_done(*cpu)).map(|d| d.status).collect();
+        assert_eq!(done, [BlkStatus::NoSpc; 3], "{stack:?}");
+        assert!(harness.disk.issues().iter().all(|i| i.op == Op::Flush), "{stack:?}: no data after the error");
+        harness.check_idle();
+    }
+}
+
+#[test]
+fn a_flush_that_did_not_reach_the_device_may_be_repeated() {
+    use BlkStatus::{IoErr, NotSupp, Offline, Resource, Timeout, Transport};
+    for (stack, status) in
+        STACKS.iter().flat_map(|s| [IoErr, NotSupp, Offline, Resource, Timeout, Transport].map(|l| (*s, l)))
+    {
+        let mut harness = harness(5, stack, 4, (true, false));
+        harness.disk.behave(|b| b.manual = false);
+        harness.disk.script([Answer::Fail(status)]);
+        (0..2).for_each(|_| {
+            harness.submit(0, Bio::flush());
+            harness.run_dry(20);
+        });
+        let done: Vec<_> = harness.take_done(0).iter().map(|d| d.status).collect();
+        assert_eq!((done, harness.q.failed_flush()), (vec![status, BlkStatus::Ok], None), "{stack:?}");
+    }
+}
+
 #[test]
 fn an_error_in_the_data_or_after_it_is_reported() {
     for stack in STACKS {

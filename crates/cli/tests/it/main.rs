@@ -38,6 +38,7 @@ mod report;
 mod run;
 mod serve;
 mod serve_ctl;
+mod serve_failed_flush;
 mod serve_fuse;
 mod serve_log;
 mod serve_metrics;

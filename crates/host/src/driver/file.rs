@@ -4,7 +4,7 @@
 //! Synopsis: `file:PATH`, or just a path
 //! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
 //! What becomes of a request: read and write become the same io_uring operations, with registered buffers if the data's region could be
-//! registered. Flush becomes fdatasync; FUA becomes `RWF_DSYNC`; discard punches a hole. Write zeroes punches a hole (with `NOUNMAP` it
+//! registered. Flush becomes fdatasync; FUA becomes `RWF_DSYNC`, or without O_DIRECT a write and a flush; discard punches a hole. Write zeroes punches a hole (with `NOUNMAP` it
 //! zeroes the range), or writes zeroes if the file system cannot do that. One system call submits several requests; `poll` makes no system
 //! call when there are completions.
 //! Limits: on a block device a discard is the kernel's unmapping write-zeroes: the range then reads as zeroes, and need not be freed. A

@@ -21,6 +21,7 @@ use blk::qos::rates::LIMIT_NAMES;
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::stat::{DiskStats, HctxStats};
+use blk::status::BlkStatus;
 use blk::stripe::{StripeMap, Striped};
 use blk::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
@@ -52,6 +53,8 @@ pub struct ServedDisk {
     is_drained: AtomicBool,
     /// Writes that fail for lack of space are held and retried, unless they are given up.
     holds_on_enospc: AtomicBool,
+    /// A failed flush has been logged.
+    is_flush_logged: AtomicBool,
     /// Sizes and numbers of unused buffer regions, for reuse: a region that drivers have registered is not removed.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
     /// Set by [`ServedDisk::keep`].
@@ -111,6 +114,19 @@ impl Notify for Ring {
     }
 }
 
+fn flush_failed(status: BlkStatus) -> String {
+    format!(
+        "a flush failed ({status}): data that was acknowledged before may be lost, so every flush and FUA write fails until the image is \
+         opened again; compare the data with a copy, then remove the disk and add it, or restart the daemon"
+    )
+}
+
+impl Drop for ServedDisk {
+    fn drop(&mut self) {
+        self.log_failed_flush();
+    }
+}
+
 impl ServedDisk {
     /// Starts the block layer on open drivers whose data is in `regions`. Each gets `cpus` CPUs, one per current IOThread. Unless `config`
     /// says otherwise, each CPU has a hardware queue of its own, and there is no elevator. IOThreads that are added later share these
@@ -153,6 +169,7 @@ impl ServedDisk {
             drained: Mutex::default(),
             is_drained: AtomicBool::new(false),
             holds_on_enospc: AtomicBool::new(false),
+            is_flush_logged: AtomicBool::new(false),
             spare_buffers: Mutex::default(),
             kept: OnceLock::new(),
         })
@@ -219,9 +236,24 @@ impl ServedDisk {
         all.reduce(Add::add)
     }
 
-    /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets.
+    /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets, and first of all a failed flush.
     pub fn troubles(&self) -> Vec<String> {
-        self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
+        let lost = self.failed_flush().map(flush_failed);
+        lost.into_iter().chain(self.members.iter().flat_map(|m| m.driver.path().troubles())).collect()
+    }
+
+    /// Logs a failed flush, once.
+    pub(super) fn log_failed_flush(&self) {
+        if let Some(status) = self.failed_flush()
+            && !self.is_flush_logged.swap(true, Ordering::Relaxed)
+        {
+            log::error!(disk = self.name.as_str(); "{}", flush_failed(status));
+        }
+    }
+
+    /// Returns the status of the first flush that a target failed, as [`RequestQueue::failed_flush`](blk::queue::RequestQueue).
+    pub fn failed_flush(&self) -> Option<BlkStatus> {
+        self.members.iter().find_map(|m| m.queue.failed_flush())
     }
 
     /// As [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), for all targets; meanwhile, writes are not held for lack of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space, and
-//! lost connections to a server. It also logs when all connections are up again, or when there is space again.
+//! lost connections to a server, and a failed flush. It also logs when all connections are up again, or when there is space again.
 //!
 //! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.
 //! The I/O path is not involved. The watch does not keep a disk open. Does not report which request failed.
@@ -155,6 +155,7 @@ impl Shared {
 }
 
 fn look(disk: &ServedDisk, seen: &mut Seen, links: &mut Links) {
+    disk.log_failed_flush();
     let name = disk.name.as_str();
     let found = seen.look(disk.stats().errors, disk.held_on_enospc());
     let link = disk.connections().and_then(|now| links.look(now));

@@ -124,6 +124,9 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
         "Times that a write found no space and was held for a retry.",
         held,
     );
+    let failed = all(&|d| u64::from(d.failed_flush().is_some()));
+    let help = "1 after a flush has failed: data that was acknowledged may be lost.";
+    page.family("mqblk_disk_flush_failed", Kind::Gauge, help, failed);
     of_connections(page, disks);
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {
         stats.iter().map(|(name, s)| (label(name), of(s))).collect::<Vec<_>>()

@@ -135,6 +135,8 @@ impl Opened {
         limits.logical_block_size = limits.logical_block_size.max(align);
         limits.physical_block_size = limits.physical_block_size.max(limits.logical_block_size);
         limits.read_only |= !options.write;
+        // RWF_DSYNC would report, and so use up, the error of an earlier write of the page cache, and nothing shows whose error it is.
+        limits.fua = direct;
         if limits.read_only && options.write {
             let ctx = format!("'{}' is a read-only device: a job that writes needs another one", path.display());
             return Err(Error::new(ErrorKind::Denied, ctx));

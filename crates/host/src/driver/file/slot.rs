@@ -169,6 +169,7 @@ impl Slot {
             }
             libc::EOPNOTSUPP | libc::EINVAL => self.refused(errno),
             libc::EDQUOT | libc::EFBIG => Outcome::Done(BlkStatus::NoSpc),
+            _ if self.step == Step::Flush => Outcome::Done(status_of(errno).of_flush()),
             _ => Outcome::Done(status_of(errno)),
         }
     }
@@ -293,6 +294,8 @@ mod tests {
         assert_eq!(of(libc::EDQUOT), Outcome::Done(BlkStatus::NoSpc));
         assert_eq!(of(libc::EIO), Outcome::Done(BlkStatus::IoErr));
         assert_eq!(of(libc::EINVAL), Outcome::Done(BlkStatus::Inval));
+        assert_eq!(slot(Step::Flush, 0).answer(-libc::EIO), Outcome::Done(BlkStatus::Target));
+        assert_eq!(slot(Step::Flush, 0).answer(-libc::ENOSPC), Outcome::Done(BlkStatus::NoSpc));
         assert!(!status_of(libc::EFAULT).is_path_error());
         assert_eq!(slot(Step::PunchHole, 512).answer(-libc::EOPNOTSUPP), Outcome::Done(BlkStatus::NotSupp));
         let mut s = slot(Step::Read, 512);

@@ -250,8 +250,9 @@ impl Requests {
 
     /// Completes a request that the server has answered.
     pub(super) fn answered(&mut self, tag: u16, error: Option<NbdError>) {
-        let status = error.map_or(BlkStatus::Ok, status_of);
-        let lacks = status == BlkStatus::Ok && self.slots[usize::from(tag)].discarded;
+        let slot = &self.slots[usize::from(tag)];
+        let status = error.map_or(BlkStatus::Ok, |error| status_of(error, slot.command == command::FLUSH));
+        let lacks = status == BlkStatus::Ok && slot.discarded;
         self.end(usize::from(tag), if lacks { MEMORY_GONE } else { status });
     }
 
@@ -325,8 +326,9 @@ impl Requests {
     }
 }
 
-fn status_of(error: NbdError) -> BlkStatus {
+fn status_of(error: NbdError, is_flush: bool) -> BlkStatus {
     match error {
+        NbdError::Io if is_flush => BlkStatus::IoErr.of_flush(),
         NbdError::NoSpc => BlkStatus::NoSpc,
         NbdError::NoMem => BlkStatus::Resource,
         NbdError::Inval => BlkStatus::Inval,

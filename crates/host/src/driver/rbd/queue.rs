@@ -280,7 +280,10 @@ fn status(action: Action, len: u64, result: i64) -> BlkStatus {
     match result {
         bytes @ 0.. if action == Action::Read && bytes as u64 != len => BlkStatus::IoErr,
         0.. => BlkStatus::Ok,
-        errno => status_of(i32::try_from(-errno).unwrap_or(libc::EIO)),
+        errno => {
+            let errno = i32::try_from(-errno).unwrap_or(libc::EIO);
+            if action == Action::Flush && errno == libc::EIO { BlkStatus::IoErr.of_flush() } else { status_of(errno) }
+        }
     }
 }
 
@@ -310,7 +313,7 @@ mod tests {
         assert_eq!(of(libc::ETIMEDOUT), BlkStatus::Timeout);
         assert_eq!(of(libc::ESHUTDOWN), BlkStatus::IoErr);
         assert_eq!(of(libc::EINVAL), BlkStatus::Inval);
-        assert_eq!(status(Action::Flush, 0, i64::MIN + 1), BlkStatus::IoErr);
+        assert_eq!(status(Action::Flush, 0, i64::MIN + 1), BlkStatus::Target);
     }
 
     #[test]
