@@ -59,6 +59,8 @@ pub(super) struct Load {
     faults: bool,
     /// A rebuild refused bios after the previous stack may have issued parts of them.
     refused: bool,
+    /// When a flush was first reported as failed by the device.
+    flush_lost_at: Option<u64>,
     /// Sectors of bios that completed without error, per operation; only meaningful without faults.
     sectors: [u64; Op::COUNT],
 }
@@ -84,6 +86,7 @@ impl Load {
             accepted: 0,
             ended: 0,
             errors: 0,
+            flush_lost_at: None,
         }
     }
 
@@ -220,6 +223,9 @@ impl Load {
         if d.status.is_ok() {
             self.limits.ended(&bio, &op.under, op.at, harness.now);
             self.sectors[bio.op as usize] += u64::from(bio.nr_sectors);
+            let durable = bio.flags.intersects(OpFlags::PREFLUSH.union(OpFlags::FUA));
+            let forgot = (bio.op == Op::Flush || durable) && self.flush_lost_at.is_some_and(|at| at < op.at);
+            assert!(!forgot, "{bio:?} succeeded after a flush had failed");
             if bio.op == Op::Flush || bio.flags.contains(OpFlags::PREFLUSH) {
                 self.model.was_flushed(op.since);
             }
@@ -231,6 +237,9 @@ impl Load {
             return;
         }
         assert!(self.may_end(harness, &bio, op.at, d.status), "{bio:?} ended with {:?}", d.status);
+        if bio.op == Op::Flush && matches!(d.status, BlkStatus::Medium | BlkStatus::Target) {
+            self.flush_lost_at.get_or_insert(harness.now);
+        }
         self.refused |= self.rebuilt && d.status != BlkStatus::Again;
         match op.held {
             None => {}
