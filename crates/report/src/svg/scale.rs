@@ -69,7 +69,8 @@ impl Scaler {
                 (low, high) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
             }
             Kind::Near => {
-                let pad = (0.08 * (high - low)).max(1e-6 * high.abs().max(1e-3));
+                // Equal values are shown with half a percent around them, so that the ticks have different labels.
+                let pad = (0.08 * (high - low)).max(5e-3 * if high == 0.0 { 1.0 } else { high.abs() });
                 (low, high) = (low - pad, high + pad);
                 step = nice_step(high - low, most);
             }
@@ -168,6 +169,7 @@ mod tests {
         assert_eq!(ticks(Kind::Linear, 0.0, 0.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
         assert_eq!(ticks(Kind::Log10, 90.0, 4_000.0), [50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0]);
         assert_eq!(ticks(Kind::Log10, 300.0, 3e7), [1e3, 1e4, 1e5, 1e6, 1e7]);
+        assert_eq!(ticks(Kind::Near, 1.0, 1.0), [0.996, 0.998, 1.0, 1.002, 1.004]);
         assert_eq!(ticks(Kind::Log2, 1.0, 8.0), [1.0, 2.0, 4.0, 8.0]);
         assert_eq!(ticks(Kind::Nines, 0.0, 0.9995), [0.0, 0.5, 0.9, 0.99, 0.999]);
     }
