@@ -18,6 +18,7 @@
 //! | [`net`] | sockets, waits and TLS, for drivers and exports |
 //! | [`kernel`] | the kernel's own block devices, their settings and counters |
 //! | [`create`] | creates and extends files for use as a target |
+//! | [`image_lock`] | locks on images, across mqblk and QEMU |
 //! | [`multipath_conf`] | multipath.conf(5): parsing, and the options of a disk |
 //! | [`clock`] | the clock, whose time every call takes |
 //! | [`topology`] | the CPUs of this machine |
@@ -53,6 +54,8 @@ pub mod kernel;
 pub mod multipath_conf;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;
+#[allow(unsafe_code, reason = "locks of open file descriptions")]
+pub mod image_lock;
 pub mod target;
 pub mod topology;
 pub mod calibrate;

@@ -6,13 +6,13 @@
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::ending::END_TIME;
 use super::export_spec::ExportSetup;
-use super::lock::ImageLock;
 use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, WriteCache};
 use super::running::RunningExport;
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use crate::image_lock::ImageLock;
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
 use crate::target::{Needs, TargetWarning, stripe_map};

@@ -3,7 +3,6 @@
 //! each submitter.
 
 use super::helper::HelperThread;
-use super::lock::ImageLock;
 use super::members::{self, Member, Stored};
 use super::rewrite::Rewrites;
 use super::wakeup::Wakeups;
@@ -11,6 +10,7 @@ use crate::disk::IoPath;
 use crate::disk::limit_hw_queues;
 use crate::driver::{Connections, HostDriver};
 use crate::error::{Error, Result};
+use crate::image_lock::ImageLock;
 use crate::mem::{Region, Regions};
 use crate::run::{Frozen, change_settings, drain, replace_settings};
 use blk::cpumap::CpuTopology;

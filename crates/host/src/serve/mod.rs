@@ -7,15 +7,12 @@
 //! - [`check`]: makes a consistent plan of it
 //! - [`preflight`]: checks on this machine whether the plan can be carried out
 //! - [`mapping`]: the rules of virtqueues and IOThreads
-//! - [`lock`]: prevents a second writer to an image
 //! - [`reload`]: the changes from one plan to the next
 //!
 //! The daemon that carries out the plan: an [`IoThread`] serves sources (virtqueues, connections), each through a [`Port`] to its disk. It
 //! serves all of them in rounds, and polls for a while when there is no work (`adaptive`). Then it sleeps until a kick, a completion, a
 //! timer or another thread's `wakeup`. [`daemon`] combines plan and IOThreads; `watch` logs problems of the disks.
 
-#[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
-pub mod lock;
 pub mod check;
 pub mod cpus;
 pub mod mapping;

@@ -7,9 +7,9 @@
 //! multipath.conf of a disk has no errors. Does not promise that this stays so; opening and binding check again.
 
 use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
-use super::lock::{ImageLock, image_identity};
 use super::plan::{DiskPlan, TargetPlan};
 use super::reload::Reload;
+use crate::image_lock::{ImageLock, image_identity};
 use crate::target::TargetSpec;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};

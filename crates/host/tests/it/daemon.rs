@@ -11,7 +11,7 @@ use host::driver::nbd::{self, Nbd};
 use host::mem::Regions;
 use host::serve::check::{CheckedPlan, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
-use host::serve::lock::ImageLock;
+use host::image_lock::ImageLock;
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, QUEUE_SIZE, ServePlan, VhostUserPlan,

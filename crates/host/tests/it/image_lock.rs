@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The locks of `host::serve::lock` and QEMU's own: each respects the other.
+//! The locks of `host::image_lock` and QEMU's own: each respects the other.
 
 use host::error::ErrorKind;
-use host::serve::lock::ImageLock;
+use host::image_lock::ImageLock;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -90,7 +90,7 @@ impl ImageLock {
 }
 
 /// Returns an identifier that is the same for all names of one image.
-pub(super) fn image_identity(meta: &Metadata) -> (u64, u64) {
+pub(crate) fn image_identity(meta: &Metadata) -> (u64, u64) {
     if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
 }
 
