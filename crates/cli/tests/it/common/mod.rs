@@ -16,10 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 /// Seconds after which coreutils' `timeout` ends a program that hangs. No test comes near it, even with six busy loops on two CPUs.
 /// After a signal through `timeout`, a program has a minute to end.
 const LIMIT_S: &str = "600";
+
+/// Longest life of a process that a test starts.
+const LIFE_LIMIT: Duration = Duration::from_secs(900);
 
 /// Lets the load continue until this is dropped, also by a test that fails.
 pub struct KeepGoing(pub Arc<AtomicBool>);
@@ -160,19 +165,31 @@ impl Drop for Dir {
     }
 }
 
-/// A process that does not outlive the test, however the test ends.
-pub struct Running(Option<Child>);
+/// A process that does not outlive the test, however the test ends, nor [`LIFE_LIMIT`]: a test that waits for its output does not hang.
+pub struct Running {
+    child: Option<Child>,
+    /// Dropping it tells the thread that watches the limit.
+    _ends: Sender<()>,
+}
 
 impl Running {
     /// Starts a program.
     #[track_caller]
     pub fn start(command: &mut Command) -> Running {
-        Running(Some(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"))))
+        let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let (ends, ended) = mpsc::channel::<()>();
+        let pid = child.id().to_string();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(LIFE_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-s", "KILL", &pid]).status();
+            }
+        });
+        Running { child: Some(child), _ends: ends }
     }
 
     /// Waits until the program ends.
     pub fn output(mut self) -> Output {
-        self.0.take().expect("it was started").wait_with_output().unwrap()
+        self.child.take().expect("it was started").wait_with_output().unwrap()
     }
 }
 
@@ -180,19 +197,19 @@ impl Deref for Running {
     type Target = Child;
 
     fn deref(&self) -> &Child {
-        self.0.as_ref().expect("it was started")
+        self.child.as_ref().expect("it was started")
     }
 }
 
 impl DerefMut for Running {
     fn deref_mut(&mut self) -> &mut Child {
-        self.0.as_mut().expect("it was started")
+        self.child.as_mut().expect("it was started")
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.child {
             // `kill` sends no signal to a process that has already been waited for.
             let _ = child.kill();
             let _ = child.wait();
