@@ -152,7 +152,14 @@ unsafe extern "C" fn get_file_size(td: Raw, f: Raw) -> c_int {
     // SAFETY: fio passes a live file.
     let name = unsafe { file_name(f) };
     disks::show(td.addr(), &name);
-    let size = disks::read_name(&name).and_then(|named| disks::size(&named));
+    // SAFETY: fio passes a live job.
+    let writes = unsafe { options(td) }.writes;
+    let size = disks::read_name(&name).and_then(|named| {
+        if writes {
+            disks::lock_images(&named)?;
+        }
+        disks::size(&named)
+    });
     let (bytes, kind) = match size {
         Ok(Size::File(bytes)) => (bytes, file::TYPE_FILE),
         Ok(Size::Device(bytes)) => (bytes, file::TYPE_BLOCK),

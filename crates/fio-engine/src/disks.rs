@@ -8,6 +8,7 @@
 use crate::name::Named;
 use host::disk::Disk;
 use host::error::{Error, ErrorKind, Result};
+use host::image_lock::ImageLocks;
 use host::mem::Regions;
 use host::target::{Needs, TargetSpec};
 use std::collections::{HashMap, HashSet};
@@ -46,6 +47,8 @@ struct EngineState {
     /// The process that set them up.
     parent: u32,
     said: HashSet<String>,
+    /// Locks on the images that jobs write. Jobs that fio forks share them, and they end with fio.
+    locks: ImageLocks,
     names: HashMap<String, Named>,
 }
 
@@ -65,6 +68,7 @@ fn with<R>(f: impl FnOnce(&mut EngineState) -> R) -> R {
         shown: Vec::new(),
         parent: pid,
         said: HashSet::new(),
+        locks: ImageLocks::default(),
         names: HashMap::new(),
     });
     if state.pid != pid {
@@ -137,6 +141,14 @@ pub fn place(td: usize) -> JobPlace {
         };
         JobPlace { number: number.unwrap_or(0), others, forked }
     })
+}
+
+/// Locks the images of a target that a job writes, before fio forks. A file that fio creates later is not locked.
+///
+/// # Errors
+/// Another program has an image.
+pub fn lock_images(named: &Named) -> Result<()> {
+    with(|s| s.locks.add(&named.target.files()))
 }
 
 /// Returns how many jobs will use this file.

@@ -127,6 +127,24 @@ fn several_jobs_write_one_file_as_threads_and_as_processes() {
     }
 }
 
+/// Another program's lock on the image, as `mqblk serve` and QEMU hold it.
+#[test]
+fn an_image_that_another_program_has_is_not_written() {
+    let dir = Dir::new("locked");
+    fs::File::create(dir.path("disk")).unwrap().set_len(8 << 20).unwrap();
+    let job =
+        |rw: &'static str| ["--name=j", rw, "--size=8m", "--io_size=1m", "--bs=4k", "--filename=disk", "--numjobs=2"];
+    let lock = host::image_lock::ImageLock::take(&dir.path("disk"), true).unwrap();
+    for rw in ["--rw=randwrite", "--rw=trim"] {
+        let refused = dir.fio(&job(rw));
+        assert!(!refused.ok, "{refused:?}");
+        refused.says("image 'disk' is in use: another program");
+    }
+    dir.fio(&job("--rw=randread")).well();
+    drop(lock);
+    dir.fio(&job("--rw=randwrite")).well();
+}
+
 /// The same job, including its random numbers, leaves the same file with fio's own engine and with ours.
 #[test]
 fn contents_are_those_that_fio_writes_by_itself() {

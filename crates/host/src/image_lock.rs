@@ -89,6 +89,27 @@ impl ImageLock {
     }
 }
 
+/// Locks on images that a program writes, each once, even if it has several names.
+#[derive(Debug, Default)]
+pub struct ImageLocks(Vec<((u64, u64), ImageLock)>);
+
+impl ImageLocks {
+    /// Locks those of the images that exist and are not locked here yet.
+    ///
+    /// # Errors
+    /// The errors of [`ImageLock::take`].
+    pub fn add(&mut self, paths: &[&Path]) -> Result<()> {
+        for path in paths {
+            let Ok(meta) = std::fs::metadata(path) else { continue };
+            let image = image_identity(&meta);
+            if self.0.iter().all(|(other, _)| *other != image) {
+                self.0.push((image, ImageLock::take(path, true)?));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Returns an identifier that is the same for all names of one image.
 pub(crate) fn image_identity(meta: &Metadata) -> (u64, u64) {
     if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }

@@ -256,3 +256,30 @@ fn a_disk_gets_no_more_than_its_share_of_the_tags() {
         dir.mqblk(&[&["run", "j.fio", "--set", bad], &set[..]].concat()).exits(2).says(&[bad]);
     }
 }
+
+/// A job that writes to an image that a daemon serves would destroy what its clients have.
+#[test]
+fn a_served_image_is_not_written() {
+    let dir = Dir::new("run-locked");
+    std::fs::File::create(dir.path("a.img")).unwrap().set_len(16 << 20).unwrap();
+    let daemon = dir.start(&["serve", "a.img"], "serving on");
+    let job = |rw: &str, more: &str| format!("[j]\nrw={rw}\nbs=4k\nsize=16m\nio_size=64k\n{more}\n");
+    dir.file("w.fio", &job("randwrite", "")).file("r.fio", &job("randread", "")).file("trim.fio", &job("randtrim", ""));
+    dir.file("any.fio", &job("randwrite", "allow_mounted_write=1"));
+    let why = "image './a.img' is in use: another program";
+    for target in ["./a.img", "stripe:chunk=64k:./a.img+b.img"] {
+        std::fs::File::create(dir.path("b.img")).unwrap().set_len(16 << 20).unwrap();
+        for command in [&["run", "w.fio"][..], &["run", "trim.fio"], &["compare", "w.fio", "--b", "mode=sq"]] {
+            let refused = dir.mqblk(&[command, &["--target", target]].concat()).exits(2);
+            refused.says(&[why, "or set allow_mounted_write=1 if its content may be destroyed"]);
+        }
+    }
+    dir.mqblk(&["run", "r.fio", "--target", "a.img"]).exits(0);
+    dir.mqblk(&["run", "any.fio", "--target", "a.img"]).exits(0);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+    // Several jobs, names and threads of one run share its lock.
+    let names = "[a]\nfilename=a.img\n[b]\nfilename=./a.img\nnumjobs=2\n";
+    dir.file("w2.fio", &(job("randwrite", "").replace("[j]", "[global]") + names));
+    dir.mqblk(&["run", "w2.fio"]).exits(0);
+}

@@ -15,6 +15,7 @@ use super::watch::Watch;
 use super::worker::{Worker, WorkerDevice, WorkerLoad};
 use crate::create;
 use crate::error::{Error, ErrorKind, Result};
+use crate::image_lock::ImageLocks;
 use crate::kernel::{self, Claim, DiskCounters, Effect, KernelDevice, Planned, SettingsGuard};
 use crate::mem::Regions;
 use crate::secrets::without_secrets;
@@ -175,6 +176,7 @@ pub(super) fn prepare(
         warnings: warnings.into_iter().map(TargetWarning::new).collect(),
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
+        locks: ImageLocks::default(),
     })
 }
 

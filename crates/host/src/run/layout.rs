@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The files of a run's targets: created, extended, checked.
+//! The files of a run's targets: locked, created, extended, checked.
 //!
 //! Guarantees: only files that the user named are made or touched, and a mounted device is not written to unless the job allows it.
 
 use super::prepare::{Target, redo_bytes};
 use crate::create::{self, Layout};
 use crate::driver::file::FileWarning;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::image_lock::ImageLocks;
 use crate::target::{Needs, TargetSpec};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -28,13 +29,15 @@ fn files(spec: &TargetSpec, bytes: u64) -> (Vec<&PathBuf>, u64) {
     }
 }
 
-/// Creates or extends the target's files where it has some and they are too small.
+/// Locks the target's files, and creates or extends those that are too small.
 pub(super) fn make_files(
     jobs: &[Job],
     target: &Target,
     needs: &Needs,
+    locks: &mut ImageLocks,
     laying_out: &mut dyn FnMut(&Path, u64, u64) -> ControlFlow<()>,
 ) -> Result<()> {
+    lock_files(target, needs, locks)?;
     let data = || target.users.iter().filter(|u| u.volume == 0).map(|u| &jobs[u.instance.job]);
     let users = || target.users.iter().map(|u| &jobs[u.instance.job]);
     let filesize = data().filter_map(|j| j.filesize_bytes).max().unwrap_or(0);
@@ -63,7 +66,25 @@ pub(super) fn make_files(
             create::create(path, size, layout, &mut |done, all| laying_out(path, done, all))?;
         }
     }
-    Ok(())
+    // Those that were created just now.
+    lock_files(target, needs, locks)
+}
+
+/// Locks the target's files that exist, unless its jobs only read, or allow that the content is destroyed. Then no `mqblk serve` and no
+/// QEMU has them, or opens them before the run ends.
+fn lock_files(target: &Target, needs: &Needs, locks: &mut ImageLocks) -> Result<()> {
+    if !needs.write || needs.in_use {
+        return Ok(());
+    }
+    locks.add(&target.spec.files()).map_err(|e| may_be_allowed(&e))
+}
+
+fn may_be_allowed(e: &Error) -> Error {
+    let allow = match e.kind() {
+        ErrorKind::Denied => ", or set allow_mounted_write=1 if its content may be destroyed",
+        _ => "",
+    };
+    Error::new(e.kind(), format!("{e}{allow}"))
 }
 
 /// Refuses to write to a mounted block device unless the job allows it; drops cached pages of buffered files.

@@ -16,6 +16,7 @@ use crate::disk::Disk;
 use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::image_lock::ImageLocks;
 use crate::kernel::SettingsGuard;
 use crate::mem::{BufferPool, Regions};
 use crate::secrets::without_secrets;
@@ -68,6 +69,8 @@ pub struct Prepared {
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,
     pub(super) stop: Arc<AtomicBool>,
+    /// Dropped after the disks.
+    pub(super) locks: ImageLocks,
 }
 
 /// A target of a run.
@@ -144,11 +147,12 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         warnings: Vec::new(),
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
+        locks: ImageLocks::default(),
     };
     let (mut started, mut numbered): (Vec<Started>, Vec<(u32, Worker)>) = (Vec::new(), Vec::new());
     for target in &targets {
         let needs = needs(jobs, target, config.read_ahead_kb);
-        make_files(jobs, target, &needs, plan.laying_out)?;
+        make_files(jobs, target, &needs, &mut prepared.locks, plan.laying_out)?;
         guard_files(jobs, target, &needs)?;
         prepared.warnings.extend(holes(jobs, target)?.into_iter().map(TargetWarning::new));
         let mut opened = Opened::new(&target.text, &target.spec, &needs, &regions)?;
