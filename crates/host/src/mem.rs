@@ -17,19 +17,20 @@
 mod fault;
 mod foreign;
 mod guest;
+mod table;
 
 pub(crate) use fault::Alarm;
 pub use foreign::ForeignBuffers;
-pub(crate) use guest::Window;
+pub(crate) use guest::{Window, is_memory_file};
 
 use crate::error::{Error, ErrorKind, Result};
 use blk::bio::DataRef;
 use blk::status::BlkStatus;
-use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use table::Table;
 
 /// Maximum number of regions of one table.
 pub const MAX_REGIONS: usize = 1024;
@@ -289,12 +290,7 @@ mod racy {
 
 /// The numbered regions of one stack: what the region number of a [`DataRef`] means. Shared by submitters and drivers.
 #[derive(Debug)]
-pub struct Regions {
-    /// Each entry owns one reference to its region.
-    table: Box<[AtomicPtr<Region>]>,
-    /// Held while a region is added or taken out.
-    change: Mutex<()>,
-}
+pub struct Regions(Table<Region>);
 
 impl Default for Regions {
     fn default() -> Self {
@@ -305,19 +301,15 @@ impl Default for Regions {
 impl Regions {
     /// A table without regions.
     pub fn new() -> Regions {
-        Regions { table: (0..MAX_REGIONS).map(|_| AtomicPtr::default()).collect(), change: Mutex::new(()) }
+        Regions(Table::new(MAX_REGIONS))
     }
 
     /// Adds a region and tells its number. Fails when there are [`MAX_REGIONS`].
     pub fn add(&self, region: Arc<Region>) -> Result<u16> {
-        let _change = self.change.lock();
-        let Some(number) = self.table.iter().position(|r| r.load(Ordering::Relaxed).is_null()) else {
+        self.0.add(region).ok_or_else(|| {
             let ctx = format!("at most {MAX_REGIONS} memory regions per stack; use fewer, larger ones");
-            return Err(Error::new(ErrorKind::Resource, ctx));
-        };
-        // Pairs with: Regions::get
-        self.table[number].store(Arc::into_raw(region).cast_mut(), Ordering::Release);
-        Ok(number as u16)
+            Error::new(ErrorKind::Resource, ctx)
+        })
     }
 
     /// Takes a shared or foreign region out; its number may mean another one from now on. Panics when there is no such region or it is
@@ -326,46 +318,33 @@ impl Regions {
     /// # Safety
     /// No I/O to it is in flight, and none will be submitted: every bio with a [`DataRef`] of this number has ended.
     pub(crate) unsafe fn remove(&self, number: u16) {
-        let _change = self.change.lock();
-        // Pairs with: Regions::add
-        let region = self.table[usize::from(number)].swap(std::ptr::null_mut(), Ordering::AcqRel);
-        assert!(!region.is_null(), "memory region {number} taken out twice");
-        // SAFETY: it came from `Arc::into_raw` in `add`, and the entry that owned it is gone; by the caller's promise
-        // no thread uses what `get` or `resolve` gave of it.
-        let region = unsafe { Arc::from_raw(region) };
+        // SAFETY: by the caller's promise no thread uses what `get` or `resolve` gave of it.
+        let region = unsafe { self.0.remove(number) };
         assert!(region.may_go(), "memory region {number} is not shared and stays");
     }
 
-    /// The regions there are now, by number.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &Region)> {
-        (0..self.table.len() as u16).filter_map(|n| Some((n, self.get(n)?)))
+    /// How many regions there are.
+    pub fn count(&self) -> usize {
+        let mut count = 0;
+        self.each(|_, _| count += 1);
+        count
     }
 
-    /// The region of this number.
+    /// Calls `f` for each region. None is added or taken out meanwhile, so `f` must do neither.
+    pub(crate) fn each(&self, f: impl FnMut(u16, &Region)) {
+        self.0.each(f);
+    }
+
+    /// The region of this number, to which I/O is in flight.
     #[inline]
-    pub fn get(&self, number: u16) -> Option<&Region> {
-        // Pairs with: Regions::add
-        let region = self.table.get(usize::from(number))?.load(Ordering::Acquire);
-        // SAFETY: the entry owns a reference, and lasts as long as any use of it (`remove`).
-        unsafe { region.as_ref() }
+    pub(crate) fn get(&self, number: u16) -> Option<&Region> {
+        self.0.get(number)
     }
 
     /// The bytes that `data` names, or `Inval` if they are not all in one region, or not all lent to I/O.
     #[inline]
     pub(crate) fn resolve(&self, data: DataRef, len: usize) -> std::result::Result<Span<'_>, BlkStatus> {
         self.get(data.region()).ok_or(BlkStatus::Inval)?.span(data.offset(), len)
-    }
-}
-
-impl Drop for Regions {
-    fn drop(&mut self) {
-        for entry in &mut self.table {
-            let region = std::mem::take(entry.get_mut());
-            if !region.is_null() {
-                // SAFETY: it came from `Arc::into_raw` in `add`.
-                drop(unsafe { Arc::from_raw(region) });
-            }
-        }
     }
 }
 

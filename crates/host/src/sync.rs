@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics, lock and condition variable of the protocols by which threads wait in drivers: real ones, or loom's under
+//! Atomics, lock and condition variable of what threads share and models explore: real ones, or loom's under
 //! `--cfg loom`, so that the models explore the code that ships.
 //!
 //! Under loom a sleep is never ended by time: what only a timeout would hide is a deadlock there.
@@ -7,12 +7,12 @@
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Condvar, Mutex};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(loom)]
 pub(crate) use self::checked::{Condvar, Mutex};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// A `Relaxed` store beside read-modify-writes of other threads.
 ///
@@ -32,7 +32,7 @@ mod checked {
     use std::sync::PoisonError;
 
     /// Loom's lock as parking_lot's is called.
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);

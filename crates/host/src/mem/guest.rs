@@ -30,6 +30,14 @@ impl Shared {
     }
 }
 
+/// Whether the file's pages always come when they are touched: it is a memfd, or a file of tmpfs or hugetlbfs. Other file systems ask
+/// a device, a server or a process (FUSE) for pages, which may never answer, and an access to the mapping then waits in the kernel for
+/// good. This asks only the kernel itself: calls such as fstatfs(2) wait for the file system, too.
+pub(crate) fn is_memory_file(fd: BorrowedFd<'_>) -> bool {
+    // Only these files can have seals. Source: `memfd_file_seals_ptr` in mm/memfd.c.
+    rustix::fs::fcntl_get_seals(fd).is_ok()
+}
+
 /// Bytes of a page of this file when it is mapped.
 fn page_bytes(fd: BorrowedFd<'_>) -> usize {
     const HUGETLBFS_MAGIC: u64 = 0x958458f6;

@@ -128,9 +128,7 @@ impl Ring {
             registered: vec![initially; MAX_REGIONS].into(),
             read_ahead: ReadAhead::new(file.read_ahead_kb, file.capacity()),
         };
-        for (number, region) in regions.iter() {
-            state.register(&ring, number, region);
-        }
+        regions.each(|number, region| state.register(&ring, number, region));
         let zeroes = Arc::new(Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?);
         Ok(Ring(Handover::new(Uring { ring, owner, zeroes, regions, file }, state)))
     }

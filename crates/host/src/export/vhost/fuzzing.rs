@@ -261,7 +261,7 @@ pub fn messages(bytes: &[u8]) -> usize {
     // One at a time, because memory of another connection would count as left behind by this one.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = disk.regions.iter().count();
+    let before = disk.regions.count();
     let alarm = Alarm::new().expect("an alarm");
     let (ours, theirs) = UnixStream::pair().expect("a socket");
     let sender = Sender { stream: theirs, memory: file(BYTES) };
@@ -284,6 +284,7 @@ pub fn messages(bytes: &[u8]) -> usize {
         limits: *disk.limits(),
         read_only: false,
         num_queues: 2,
+        allow_file_memory: false,
         write_through: false,
         serial: [b'x'; SERIAL_BYTES],
         cache: Cache::default(),
@@ -297,7 +298,7 @@ pub fn messages(bytes: &[u8]) -> usize {
     }
     drop(handler);
     // The buffers of a port are kept, and there may have been none before.
-    assert!(disk.regions.iter().count() <= before + 1, "memory of a client is left behind");
+    assert!(disk.regions.count() <= before + 1, "memory of a client is left behind");
     assert_eq!(disk.stats().in_flight, 0, "something of a client is in flight");
     taken
 }
