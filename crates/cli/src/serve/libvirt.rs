@@ -68,6 +68,7 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
                     queue_size: number(&disk.driver().queue_size, "queue_size")
                         .map_err(|e| format!("{of}: {e}"))?
                         .unwrap_or(QUEUE_SIZE),
+                    allow_file_memory: false,
                 });
                 let mapping = mapping(disk.driver(), &ids).map_err(|e| format!("{of}: {e}"))?;
                 made.plan.exports.push(ExportPlan { name: export, disk: name, read_only: false, mapping, kind });

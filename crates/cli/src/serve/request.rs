@@ -152,6 +152,7 @@ pub fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
         socket_mode: None,
         num_queues: defaults.num_queues,
         queue_size: QUEUE_SIZE,
+        allow_file_memory: false,
     };
     let nbd = NbdPlan {
         listen: NbdListen::Unix(socket("nbd")),

@@ -142,6 +142,7 @@ mod tests {
                 socket_mode: None,
                 num_queues: *num_queues,
                 queue_size: QUEUE_SIZE,
+                allow_file_memory: false,
             }),
         };
         ServePlan {

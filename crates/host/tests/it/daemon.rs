@@ -8,10 +8,10 @@ use crate::serving;
 use blk::driver::Driver;
 use common::peers::Peer;
 use host::driver::nbd::{self, Nbd};
+use host::image_lock::ImageLock;
 use host::mem::Regions;
 use host::serve::check::{CheckedPlan, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
-use host::image_lock::ImageLock;
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, QUEUE_SIZE, ServePlan, VhostUserPlan,
@@ -297,6 +297,7 @@ fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
             socket_mode: Some(0o600),
             num_queues: 1,
             queue_size: QUEUE_SIZE,
+            allow_file_memory: false,
         }),
         ..export(name, "a", socket, "io0")
     };

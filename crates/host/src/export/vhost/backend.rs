@@ -18,7 +18,7 @@ use super::packed::PackedRing;
 use super::ring::Ring;
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
-use crate::mem::{Alarm, BUFFER_ALIGN, Region};
+use crate::mem::{Alarm, BUFFER_ALIGN, Region, is_memory_file};
 use crate::serve::{IoThreads, ServedDisk, SourceHandle};
 use crate::stuck;
 use blk::time::Duration;
@@ -26,6 +26,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
     VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -71,6 +72,22 @@ pub(super) struct Connection {
 
 fn refused(rule: &'static str) -> Error {
     Error::InvalidOperation(rule)
+}
+
+/// Closes files in a thread, because closing a file of FUSE waits for its server. Beyond a few such threads, the caller waits.
+fn close_aside(files: Vec<File>) {
+    const MOST: u32 = 16;
+    static CLOSING: AtomicU32 = AtomicU32::new(0);
+    if CLOSING.fetch_add(1, Ordering::Relaxed) >= MOST {
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+        return drop(files);
+    }
+    let close = move || {
+        drop(files);
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+    };
+    // Without a thread the files are closed here.
+    let _ = std::thread::Builder::new().name("mqblk-close".into()).spawn(close);
 }
 
 fn io_error(e: crate::error::Error) -> Error {
@@ -264,6 +281,19 @@ impl Connection {
         }
     }
 
+    /// Refuses files whose pages may never come.
+    fn accept(&self, files: Vec<File>) -> Result<Vec<File>> {
+        if self.device.allow_file_memory || files.iter().all(|file| is_memory_file(file.as_fd())) {
+            return Ok(files);
+        }
+        close_aside(files);
+        Err(refused(
+            "the guest's memory is a file of a disk file system, whose pages may never come: use a memfd (QEMU: -object \
+             memory-backend-memfd,share=on; libvirt: <source type='memfd'/>) or a file of tmpfs or hugetlbfs, or set \
+             allow_file_memory = true for this export",
+        ))
+    }
+
     /// Maps shared memory that is not the guest's memory.
     fn map(&self, fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
         let bytes = usize::try_from(bytes).map_err(|_| refused("memory of more bytes than there are addresses"))?;
@@ -350,6 +380,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
+        let files = self.accept(files)?;
         let mut memory = GuestMemory::new(Arc::clone(&self.alarm));
         for (slot, file) in slots.iter().zip(&files) {
             match self.add(&memory, slot, file) {
@@ -522,7 +553,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if self.rings.iter().any(|r| r.running.is_some()) {
             return Err(refused("memory for requests in flight was set while a virtqueue runs"));
         }
-        let region = self.map(&file, given.mmap_offset, given.mmap_size)?;
+        let file = &self.accept(vec![file])?[0];
+        let region = self.map(file, given.mmap_offset, given.mmap_size)?;
         self.goes_on = inflight::was_used(&region);
         self.inflight = Some((region, size));
         if self.goes_on && self.features != 0 {
@@ -541,7 +573,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         fd: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        self.memory = Arc::new(self.add(&self.memory, region, &fd)?);
+        let fd = &self.accept(vec![fd])?[0];
+        self.memory = Arc::new(self.add(&self.memory, region, fd)?);
         for i in 0..self.rings.len() {
             let view = self.view();
             self.visit(i, move |q| q.set_view(view));
@@ -574,7 +607,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let bits = self.map(&file, log.mmap_offset, log.mmap_size)?;
+        let file = &self.accept(vec![file])?[0];
+        let bits = self.map(file, log.mmap_offset, log.mmap_size)?;
         let log = Some(Arc::new(DirtyLog::new(bits)));
         if self.features & feature::LOG_ALL == 0 {
             self.log = log;

@@ -91,6 +91,7 @@ mod tests {
             limits: Limits::default(),
             read_only: false,
             num_queues: 1,
+            allow_file_memory: false,
             write_through: false,
             serial: [0; super::super::device::SERIAL_BYTES],
             cache: Cache::default(),

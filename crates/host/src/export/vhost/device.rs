@@ -60,6 +60,8 @@ pub struct Device {
     pub limits: Limits,
     /// Writes fail.
     pub read_only: bool,
+    /// Memory of clients may be a file of any file system ([`is_memory_file`](crate::mem::is_memory_file)).
+    pub allow_file_memory: bool,
     /// Number of virtqueues.
     pub num_queues: u16,
     /// Each write is stable when it completes, and no cache is reported to the driver.
@@ -190,6 +192,7 @@ mod tests {
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             read_only,
             num_queues: 3,
+            allow_file_memory: false,
             write_through: read_only,
             serial: [0; SERIAL_BYTES],
             cache: Cache::default(),

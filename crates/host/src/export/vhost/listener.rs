@@ -43,6 +43,8 @@ pub struct ExportOptions {
     pub read_only: bool,
     /// Each write is stable when it completes, and the driver cannot change that.
     pub write_through: bool,
+    /// See [`VhostUserPlan::allow_file_memory`](super::VhostUserPlan::allow_file_memory).
+    pub allow_file_memory: bool,
     /// The driver may discard.
     pub discard: bool,
     /// The serial number that GET_ID returns, at most 20 bytes.
@@ -106,8 +108,17 @@ fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Result<std::sync::MutexG
 impl VhostExport {
     /// Starts an export of a disk.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: ExportOptions) -> Result<VhostExport> {
-        let ExportOptions { name, socket: path, socket_mode, mapping, read_only, write_through, discard, serial } =
-            options;
+        let ExportOptions {
+            name,
+            socket: path,
+            socket_mode,
+            mapping,
+            read_only,
+            write_through,
+            allow_file_memory,
+            discard,
+            serial,
+        } = options;
         if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
             let (n, m) = (mapping.len(), threads.len());
             return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on an existing one")));
@@ -127,6 +138,7 @@ impl VhostExport {
             limits,
             num_queues: mapping.len() as u16,
             write_through,
+            allow_file_memory,
             serial: padded,
             cache: Cache::default(),
             call_waits: AtomicBool::new(false),

@@ -31,6 +31,9 @@ pub struct VhostUserPlan {
     pub num_queues: u16,
     /// Ring size in the printed commands, a power of two in `2..=`[`QUEUE_SIZE_MAX`]; the client chooses the actual size.
     pub queue_size: u16,
+    /// The guest's memory may be a file of any file system, not only a memfd or a file of tmpfs or hugetlbfs. If such a file system
+    /// does not answer, an IOThread that touches the memory hangs, and with it all its clients.
+    pub allow_file_memory: bool,
 }
 
 impl ExportSpec for VhostUserPlan {
@@ -43,6 +46,7 @@ impl ExportSpec for VhostUserPlan {
             socket_mode: keys.socket_mode(),
             num_queues: keys.num_queues(VHOST_QUEUES_MAX),
             queue_size: keys.number("queue_size", 2..=QUEUE_SIZE_MAX.into()).unwrap_or(QUEUE_SIZE.into()) as u16,
+            allow_file_memory: keys.flag("allow_file_memory").unwrap_or(false),
         }
     }
 
@@ -85,6 +89,7 @@ impl ExportSpec for VhostUserPlan {
             mapping: setup.iothreads,
             read_only: setup.read_only,
             write_through: setup.write_through,
+            allow_file_memory: self.allow_file_memory,
             discard: setup.discard,
             serial: setup.serial,
         };

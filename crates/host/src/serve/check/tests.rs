@@ -17,8 +17,13 @@ fn disk(name: &str, target: &str) -> DiskPlan {
 
 fn vhost(name: &str, disk: &str, num_queues: u16) -> ExportPlan {
     let socket = format!("{name}.sock").into();
-    let kind =
-        ExportKind::VhostUserBlk(VhostUserPlan { socket, socket_mode: None, num_queues, queue_size: QUEUE_SIZE });
+    let kind = ExportKind::VhostUserBlk(VhostUserPlan {
+        socket,
+        socket_mode: None,
+        num_queues,
+        queue_size: QUEUE_SIZE,
+        allow_file_memory: false,
+    });
     ExportPlan { name: name.to_owned(), disk: disk.to_owned(), read_only: false, mapping: Mapping::default(), kind }
 }
 
@@ -130,7 +135,8 @@ fn numbers_have_ranges() {
     for size in [0, 1, 100, 2048] {
         let e = export_error(|e| {
             let socket = "s".into();
-            let v = VhostUserPlan { socket, socket_mode: None, num_queues: 1, queue_size: size };
+            let v =
+                VhostUserPlan { socket, socket_mode: None, num_queues: 1, queue_size: size, allow_file_memory: false };
             e.kind = ExportKind::VhostUserBlk(v);
         });
         assert_eq!(e.text, format!("queue_size={size}: must be a power of two in 2..=1024"));

@@ -59,7 +59,13 @@ impl Drop for Dir {
 }
 
 fn vhost(socket: PathBuf) -> ExportKind {
-    ExportKind::VhostUserBlk(VhostUserPlan { socket, socket_mode: None, num_queues: 1, queue_size: 2 })
+    ExportKind::VhostUserBlk(VhostUserPlan {
+        socket,
+        socket_mode: None,
+        num_queues: 1,
+        queue_size: 2,
+        allow_file_memory: false,
+    })
 }
 
 fn nbd(listen: NbdListen, tls: Option<NbdTls>) -> ExportKind {

@@ -149,6 +149,7 @@ pub fn vhost_options() -> ExportOptions {
         mapping: vec![0],
         read_only: false,
         write_through: false,
+        allow_file_memory: false,
         discard: true,
         serial: "mqblk-1".into(),
     }
