@@ -154,6 +154,7 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     let plan = DiskPlan {
         read_only: section.flag("read_only").unwrap_or(plain.read_only),
         serial: section.string("serial", "DATA0001"),
+        is_raw: section.one_of("format", &[("raw", true)]).unwrap_or(plain.is_raw),
         direct: section.flag("direct").unwrap_or(plain.direct),
         write_cache: section
             .one_of("write_cache", &[WriteCache::Back, WriteCache::Through].map(|w| (w.name(), w)))

@@ -225,6 +225,7 @@ fn disk_plan(disk: &Disk, name: &str, path: String, of: &str, warnings: &mut Vec
         settings,
         read_only: disk.readonly.is_some(),
         serial: disk.serial.clone(),
+        is_raw: driver.kind.as_deref() == Some("raw"),
         direct,
         write_cache,
         discard: driver.discard.as_deref() == Some("unmap"),

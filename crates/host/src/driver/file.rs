@@ -9,7 +9,7 @@
 //! call when there are completions.
 //! Limits: on a block device a discard is the kernel's unmapping write-zeroes: the range then reads as zeroes, and need not be freed. A
 //! device without that command has no discard here. I/O uses O_DIRECT if the file supports it, otherwise the page cache, with a
-//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks; if the file is truncated later, I/O fails. Only requests
+//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` refuses to round); if the file is truncated later, I/O fails. Only requests
 //! write to the file; it is neither created nor extended here (see `crate::create`).
 //! Since: 0.1.
 
@@ -25,6 +25,7 @@ mod ring;
 mod slot;
 mod survey;
 
+pub(crate) use open::whole_blocks;
 pub use open::{FileOptions, FileWarning};
 
 use crate::driver::host_driver::HostDriver;

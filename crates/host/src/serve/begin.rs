@@ -6,10 +6,12 @@
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::ending::END_TIME;
 use super::export_spec::ExportSetup;
+use super::format;
 use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, WriteCache};
 use super::running::RunningExport;
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::HostDriver;
+use crate::driver::file::whole_blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use crate::image_lock::ImageLock;
@@ -56,6 +58,16 @@ impl OpenDisk {
         let mut locks = Vec::new();
         for target in &plan.targets {
             locks.extend(ImageLock::take_all(&target.paths(), !plan.read_only)?);
+        }
+        for path in plan.paths() {
+            let Ok(meta) = std::fs::metadata(path) else { continue };
+            if !plan.is_raw {
+                format::check(path)?;
+            }
+            if meta.is_file() {
+                let refused = |why| Error::usage(format!("image '{}' {why}", path.display()));
+                whole_blocks(path, meta.len(), plan.direct).map_err(refused)?;
+            }
         }
         let mut config = QueueConfig::default();
         for (name, value) in &plan.settings {

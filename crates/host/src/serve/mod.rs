@@ -6,6 +6,7 @@
 //! - [`plan`]: the requested plan
 //! - [`check`]: makes a consistent plan of it
 //! - [`preflight`]: checks on this machine whether the plan can be carried out
+//! - `format`: refuses images that are not raw
 //! - [`mapping`]: the rules of virtqueues and IOThreads
 //! - [`reload`]: the changes from one plan to the next
 //!
@@ -14,6 +15,7 @@
 //! timer or another thread's `wakeup`. [`daemon`] combines plan and IOThreads; `watch` logs problems of the disks.
 
 pub mod check;
+mod format;
 pub mod cpus;
 pub mod mapping;
 pub mod export_spec;

@@ -78,6 +78,8 @@ pub struct DiskPlan {
     pub read_only: bool,
     /// The disk's serial number for guests, at most [`SERIAL_MAX`] printable characters; `None` = the disk's name, cut to that length.
     pub serial: Option<String>,
+    /// Images may begin as those of another format do (`format = "raw"`). Otherwise such images are refused.
+    pub is_raw: bool,
     /// Files are opened with O_DIRECT, which bypasses the page cache (`direct=1`).
     pub direct: bool,
     /// Whether clients see a volatile write cache.
@@ -100,6 +102,7 @@ impl DiskPlan {
             settings: Vec::new(),
             read_only: false,
             serial: None,
+            is_raw: false,
             direct: true,
             write_cache: WriteCache::Back,
             discard: true,

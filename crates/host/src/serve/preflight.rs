@@ -7,18 +7,17 @@
 //! multipath.conf of a disk has no errors. Does not promise that this stays so; opening and binding check again.
 
 use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
+use super::format;
 use super::plan::{DiskPlan, TargetPlan};
 use super::reload::Reload;
+use crate::driver::file::whole_blocks;
 use crate::image_lock::{ImageLock, image_identity};
 use crate::target::TargetSpec;
 use std::collections::HashMap;
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-
-/// Logical block of a file: its size must be a multiple of it.
-const BLOCK: u64 = 512;
 
 /// Checks every file and socket of the plan.
 ///
@@ -98,7 +97,7 @@ fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images
             TargetSpec::Multipath(_) => format!("path {}: {text}", path.display()),
             _ => text,
         };
-        let meta = match image(path, !disk.read_only) {
+        let meta = match image(path, disk) {
             Ok(meta) => meta,
             Err(text) => return Some(of_path(text)),
         };
@@ -137,7 +136,8 @@ fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
 }
 
 /// Checks an image. Returns its metadata, or its problem.
-fn image(path: &Path, write: bool) -> Result<Metadata, String> {
+fn image(path: &Path, disk: &DiskPlan) -> Result<Metadata, String> {
+    let write = !disk.read_only;
     let meta = fs::metadata(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => "the image does not exist; create it first (truncate -s 10G FILE)".to_owned(),
         _ => e.to_string(),
@@ -153,16 +153,16 @@ fn image(path: &Path, write: bool) -> Result<Metadata, String> {
             let remedy = if write { "; make it writable or serve it read_only" } else { "" };
             format!("{e}{remedy}")
         })?;
-        let (size, rest) = (meta.len(), meta.len() % BLOCK);
-        if size == 0 {
+        if meta.len() == 0 {
             return Err("is empty; give it a size (truncate -s 10G FILE)".to_owned());
         }
-        if rest != 0 {
-            let up = size.saturating_add(BLOCK - rest);
-            return Err(format!(
-                "has {size} bytes, which is not whole blocks of {BLOCK}; is it a raw image? To pad it: truncate -s {up} FILE"
-            ));
-        }
+    }
+    // A device that only root may read is checked when it is opened.
+    if !disk.is_raw && (kind.is_file() || File::open(path).is_ok()) {
+        format::check(path).map_err(|e| e.to_string())?;
+    }
+    if kind.is_file() {
+        whole_blocks(path, meta.len(), disk.direct)?;
     }
     ImageLock::probe(path, write).map_err(|e| e.to_string())?;
     Ok(meta)

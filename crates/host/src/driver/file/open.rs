@@ -98,6 +98,8 @@ pub(super) struct Opened {
     held: AtomicU64,
 }
 
+/// Smallest logical block.
+const MIN_BLOCK: u32 = 512;
 /// Maximum number of sectors of one read or write: 1 GiB, which is below the limit of one system call (2 GiB - 4 KiB).
 const MAX_HW_SECTORS: u32 = 1 << (30 - SECTOR_SHIFT);
 /// How long opening a block device exclusively is retried. The kernel may release files of an io_uring some time after the ring was closed
@@ -124,10 +126,10 @@ impl Opened {
             other => other,
         };
         let mut file = file.map_err(|e| explain_open(e, path, options.write))?;
-        let mut align = if direct { direct_alignment(&file) } else { 512 };
+        let mut align = if direct { direct_alignment(&file) } else { MIN_BLOCK };
         if align == 0 {
             direct = false;
-            align = 512;
+            align = MIN_BLOCK;
             warnings.push(fallback("the file system says so".into()));
             file = open_fd(path, options.write, false, exclusive).map_err(|e| explain_open(e, path, options.write))?;
         }
@@ -192,6 +194,11 @@ impl Opened {
             file.set_len(bytes).map_err(failed)?;
         }
         let size = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
+        if !size.is_multiple_of(block) && !self.is_device {
+            return Err(Error::usage(format!(
+                "it has {size} bytes now, which is not whole blocks of {block}: the disk keeps its size"
+            )));
+        }
         let sectors = (size / block * block) >> SECTOR_SHIFT;
         if sectors == 0 {
             return Err(Error::usage(format!(
@@ -225,6 +232,32 @@ impl Opened {
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
+}
+
+/// Checks that a regular file of this size has whole blocks, so that a disk on it shows all of its bytes. With `direct`, these are the
+/// blocks that direct I/O to the file needs.
+///
+/// # Errors
+/// What is wrong, and the remedies.
+pub(crate) fn whole_blocks(path: &Path, size: u64, direct: bool) -> std::result::Result<(), String> {
+    // A file that cannot be opened so is opened without O_DIRECT, or not at all.
+    let align = |file: fs::File| u64::from(direct_alignment(&file).max(MIN_BLOCK));
+    let block = match open_fd(path, false, true, false) {
+        Ok(file) if direct => align(file),
+        _ => u64::from(MIN_BLOCK),
+    };
+    let rest = size % block;
+    if rest == 0 {
+        return Ok(());
+    }
+    let up = size.saturating_add(block - rest);
+    let pad = format!("to pad it: truncate -s {up} FILE");
+    Err(match size.is_multiple_of(u64::from(MIN_BLOCK)) {
+        true => format!(
+            "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false, or {pad}"
+        ),
+        false => format!("has {size} bytes, which is not whole blocks of {block}; is it a raw image? {pad}"),
+    })
 }
 
 /// Turns off the kernel's read-ahead, which would mix the streams of all clients. If the kernel refuses this advice, data is read ahead

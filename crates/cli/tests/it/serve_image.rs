@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `mqblk serve` shows of an image: all of its bytes, and only if it is raw. Needs root and loop devices.
+
+use crate::common;
+
+use common::Dir;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+/// ext4 at `fs`, on a loop device with sectors of 4096 bytes, so that direct I/O needs such blocks.
+struct LargeSectors {
+    dir: Dir,
+    device: String,
+}
+
+impl LargeSectors {
+    fn new(name: &str) -> LargeSectors {
+        let dir = Dir::new(name);
+        dir.program("mkdir", &["fs"]).exits(0);
+        dir.program("truncate", &["-s", "96m", "device"]).exits(0);
+        let attach = ["--find", "--show", "--sector-size", "4096", "--direct-io=on", "device"];
+        let device = dir.program("losetup", &attach).exits(0).out.trim().to_owned();
+        let fs = LargeSectors { dir, device };
+        fs.dir.program("mkfs.ext4", &["-q", "-b", "4096", &fs.device]).exits(0);
+        fs.dir.program("mount", &[&fs.device, "fs"]).exits(0);
+        fs
+    }
+}
+
+impl Drop for LargeSectors {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.dir.path("fs")).output();
+        let _ = Command::new("losetup").args(["-d", &self.device]).output();
+    }
+}
+
+fn config(more: &str) -> String {
+    format!(
+        "[[disk]]\nname = \"d\"\ntarget = \"fs/a.img\"\n{more}\n[[export]]\ntype = \"nbd\"\nsocket = \"d.sock\"\nexport_name = \"d\"\n"
+    )
+}
+
+#[test]
+fn no_byte_of_an_image_is_left_out() {
+    let fs = LargeSectors::new("image-size");
+    // Whole sectors of 512, but not whole blocks of 4096.
+    let size = 8 * 1024 * 1024 + 512;
+    let image = OpenOptions::new().create_new(true).write(true).open(fs.dir.path("fs/a.img")).unwrap();
+    image.set_len(size).unwrap();
+    image.write_all_at(b"the backup header", size - 512).unwrap();
+    fs.dir.file("direct.toml", &config("")).file("buffered.toml", &config("direct = false"));
+    let why = "has 8389120 bytes, which is not whole blocks of 4096 as direct I/O needs them here: set direct = false, or to pad it: \
+               truncate -s 8392704 FILE";
+    fs.dir.mqblk(&["serve", "direct.toml", "--dry-run"]).exits(2).says(&[why]);
+    fs.dir.mqblk(&["serve", "direct.toml"]).exits(2).says(&[why]);
+
+    fs.dir.mqblk(&["serve", "buffered.toml", "--dry-run"]).exits(0);
+    let daemon = fs.dir.start(&["serve", "buffered.toml", "--control", "ctl.sock"], "serving on");
+    let uri = format!("nbd+unix:///d?socket={}", fs.dir.path("d.sock").display());
+    assert_eq!(fs.dir.program("nbdinfo", &["--size", &uri]).exits(0).out.trim(), size.to_string());
+    let read =
+        "import nbd,sys\nh=nbd.NBD()\nh.connect_uri(sys.argv[1])\nprint(bytes(h.pread(512, h.get_size()-512)[:17]))";
+    assert_eq!(fs.dir.program("/usr/bin/python3", &["-c", read, &uri]).exits(0).out.trim(), "b'the backup header'");
+    // Nor does a resize round.
+    image.set_len(size + 100).unwrap();
+    let resized = fs.dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(2);
+    resized.says(&["has 8389220 bytes now, which is not whole blocks of 512: the disk keeps its size"]);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}
+
+#[test]
+fn an_image_that_is_not_raw_is_served_only_on_request() {
+    let dir = Dir::new("image-format");
+    fs::create_dir(dir.path("fs")).unwrap();
+    dir.file("d.toml", &config(""))
+        .file("raw.toml", &config("format = \"raw\""))
+        .file("other.toml", &config("format = \"qcow2\""));
+    for (format, name) in
+        [("qcow2", "qcow2"), ("vmdk", "vmdk"), ("vhdx", "vhdx"), ("vdi", "vdi"), ("vpc", "vhd (vpc)"), ("qed", "qed")]
+    {
+        let _ = fs::remove_file(dir.path("fs/a.img"));
+        dir.program("qemu-img", &["create", "-q", "-f", format, "fs/a.img", "16m"]).exits(0);
+        let why = format!("fs/a.img' is not raw but {name}: its clients would see the container");
+        for args in [&["serve", "d.toml", "--dry-run"][..], &["serve", "d.toml"], &["serve", "fs/a.img"]] {
+            dir.mqblk(args).exits(2).says(&[&why, "or set format = \"raw\""]);
+        }
+        dir.program("truncate", &["-s", "%4096", "fs/a.img"]).exits(0);
+        dir.mqblk(&["serve", "raw.toml", "--dry-run"]).exits(0);
+    }
+    dir.mqblk(&["serve", "other.toml", "--dry-run"]).exits(2).says(&["format"]);
+    // A guest that encrypts its whole disk.
+    File::create(dir.path("fs/a.img")).unwrap().set_len(16 << 20).unwrap();
+    OpenOptions::new().write(true).open(dir.path("fs/a.img")).unwrap().write_all_at(b"LUKS\xba\xbe\0\x02", 0).unwrap();
+    dir.mqblk(&["serve", "d.toml"]).exits(2).says(&["is not raw but luks"]);
+    let daemon = dir.start(&["serve", "raw.toml"], "serving on");
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}
