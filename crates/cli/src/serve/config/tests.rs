@@ -175,8 +175,8 @@ fn sockets_go_where_the_flag_says() {
 fn unknown_keys_have_a_line_and_the_nearest_name() {
     assert_eq!(
         with("num_queue = 4"),
-        "c.toml:6: num_queue: is no key of an [[export]] of type \"vhost-user-blk\"; did you mean 'num_queues'? Keys: disk, \
-         iothreads, name, num_queues, queue_size, read_only, socket, socket_mode, type (export 'a.vhost')"
+        "c.toml:6: num_queue: is no key of an [[export]] of type \"vhost-user-blk\"; did you mean 'num_queues'? Keys: allow_file_memory, \
+         disk, iothreads, name, num_queues, queue_size, read_only, socket, socket_mode, type (export 'a.vhost')"
     );
     assert!(with("listen = \"x\"").starts_with("c.toml:6: listen: is no key of an [[export]] of type"));
     let e = said("[[disks]]\ntarget = \"null\"\n");
