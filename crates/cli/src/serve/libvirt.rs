@@ -5,7 +5,7 @@
 //! Guarantees: a disk behaves as in QEMU, or a warning names the difference; a mapping follows libvirt's rules. Elements that are read:
 //! `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
 //! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>`, `<target>`, `<readonly>`,
-//! `<serial>`, `<iotune>`. Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
+//! `<serial>`, `<iotune>`. `others` has what becomes of all other elements. Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
 //! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does
 //! not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
 //!
@@ -17,14 +17,16 @@ use host::serve::check::FreshNames;
 use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
-    DiskPlan, ExportKind, ExportPlan, IoThreadPlan, OnEnospc, PollPlan, QUEUE_SIZE, ServePlan, VHOST_QUEUES_MAX,
-    VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, ExportPlan, IoThreadPlan, OnEnospc, PollPlan, QUEUE_SIZE, SERIAL_MAX, ServePlan,
+    VHOST_QUEUES_MAX, VhostUserPlan, WriteCache,
 };
 use host::target::TargetSpec;
+use others::Others;
 use quick_xml::events::Event;
 use std::collections::BTreeMap;
 use xml::{Disk, Domain, Driver, IoTune};
 
+mod others;
 mod xml;
 
 /// Most IOThreads, as libvirt's ids could ask for any number.
@@ -51,13 +53,14 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
     let mut made = FromDomain { plan: ServePlan { iothreads, ..ServePlan::default() }, warnings: Vec::new() };
     let mut names = (FreshNames::default(), FreshNames::default());
     let all = domain.devices.as_ref().map(|d| d.disks.as_slice()).unwrap_or_default();
-    for disk in all {
+    for (disk, others) in all.iter().zip(Others::of_disks(text)) {
         let dev = disk.target.as_ref().and_then(|t| t.dev.as_deref()).unwrap_or("?");
         let of = format!("disk '{}'", shown(dev));
-        match image(disk) {
+        match others.keeps_out().map_or_else(|| image(disk), Err) {
             Err(why) => made.warnings.push(format!("{of} is left out: {why}")),
             Ok(path) => {
                 let name = names.0.take(dev);
+                made.warnings.extend(others.warnings(&of));
                 let plan = disk_plan(disk, &name, path, &of, &mut made.warnings)?;
                 let export = names.1.take(&format!("{domain_name}.{name}.vhost"));
                 let queues = num_queues(&domain, disk).map_err(|e| format!("{of}: {e}"))?;
@@ -224,14 +227,23 @@ fn disk_plan(disk: &Disk, name: &str, path: String, of: &str, warnings: &mut Vec
     Ok(DiskPlan {
         settings,
         read_only: disk.readonly.is_some(),
-        serial: disk.serial.clone(),
-        is_raw: driver.kind.as_deref() == Some("raw"),
+        serial: disk.serial.as_deref().map(|serial| serial_of(serial, of, warnings)),
+        // Other types are left out.
+        is_raw: true,
         direct,
         write_cache,
         discard: driver.discard.as_deref() == Some("unmap"),
         on_enospc,
         ..DiskPlan::new(name, TargetSpec::File(path.clone().into()), path)
     })
+}
+
+/// As QEMU, cuts a serial number to what virtio has room for.
+fn serial_of(serial: &str, of: &str, warnings: &mut Vec<String>) -> String {
+    if serial.chars().count() > SERIAL_MAX {
+        warnings.push(format!("{of}: its serial number is cut to {SERIAL_MAX} characters, as in QEMU"));
+    }
+    serial.chars().take(SERIAL_MAX).collect()
 }
 
 /// `<iotune>` as limits of the disk.

@@ -122,6 +122,46 @@ fn what_is_not_as_qemu_has_it_is_said() {
 }
 
 #[test]
+fn a_disk_whose_data_is_not_its_file_is_left_out() {
+    let left_out = |source: &str, more: &str, why: &str| {
+        let text = domain("", "<driver type='raw'/>", more).replace("<source dev='/dev/vg/data'/>", source);
+        let said = read(&text).err().expect("no disk is left");
+        assert!(said.contains("disk 'vda' is left out: ") && said.contains(why), "{why:?} is not in {said:?}");
+    };
+    let source = |inner: &str| format!("<source dev='/dev/vg/data'>{inner}</source>");
+    let slices = "<slices><slice type='storage' offset='1048576' size='1048576'/></slices>";
+    left_out(&source(slices), "", "a part of its file (<slices>)");
+    let encryption = "<encryption format='luks'><secret type='passphrase' uuid='f52a81b2'/></encryption>";
+    left_out(&source(encryption), "", "it is encrypted");
+    left_out(&source(""), encryption, "it is encrypted");
+    left_out(&source(""), "<mirror type='file' file='/copy'/>", "a block job copies it");
+    let blockio = "<blockio logical_block_size='4096' physical_block_size='4096'/>";
+    left_out(&source(""), blockio, "logical_block_size='4096'");
+}
+
+#[test]
+fn elements_without_effect_are_named() {
+    let more = "<boot order='1'/><alias name='ua-1'/><address type='pci' slot='0x05'/><wwn>5000c500</wwn><new/>\
+                <blockio logical_block_size='512'/><backingStore/><serial>123456789012345678901</serial>";
+    let text = domain("", "<driver type='raw'/>", more);
+    let text = text.replace("<source dev='/dev/vg/data'/>", "<source dev='/d'><seclabel/><reservations/></source>");
+    let found = read(&text).unwrap();
+    assert_eq!(
+        found.warnings,
+        [
+            "disk 'vda': copy its <boot>, <address> into the <disk> that is printed here",
+            "disk 'vda': <source/reservations>, <wwn>, <new>, <blockio> has no effect",
+            "disk 'vda': its serial number is cut to 20 characters, as in QEMU",
+        ]
+    );
+    assert_eq!(found.plan.disks[0].serial.as_deref(), Some("12345678901234567890"));
+    assert!(found.plan.disks[0].is_raw);
+    // In another place of the XML the same elements mean something else.
+    let elsewhere = "<devices2><disk><encryption/></disk></devices2>";
+    assert_eq!(read(&domain(elsewhere, "<driver type='raw'/>", "")).unwrap().warnings, [""; 0]);
+}
+
+#[test]
 fn numbers_and_references_that_are_wrong_are_refused() {
     refused("", "<driver type='raw' queues='many'/>", "disk 'vda': queues='many': must be a whole number of 16 bits");
     refused("", "<driver type='raw' queues='70000'/>", "queues='70000'");

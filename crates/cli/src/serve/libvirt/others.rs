@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Elements of a domain's disks that are not read: which of them keep a disk from being served, and which have no effect.
+//!
+//! Guarantees: no element of `<disk>` or of its `<source>` is ignored in silence, except those that describe no more than the device's place
+//! in the VM or libvirt's own state. Source: libvirt formatdomain, "Hard drives, floppy disks, CDROMs".
+
+use ::config::reader::shown;
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+
+/// Elements that `xml` reads, or that change nothing.
+const READ: [&str; 13] = [
+    "driver",
+    "source",
+    "target",
+    "readonly",
+    "shareable",
+    "transient",
+    "serial",
+    "iotune",
+    "alias",
+    "backingStore",
+    "privateData",
+    "source/seclabel",
+    "source/privateData",
+];
+
+/// Elements of the device in the VM, which stay the same when the disk moves to vhost-user.
+const OF_THE_VM: [&str; 2] = ["boot", "address"];
+
+/// Elements that change the data, with the reason why such a disk is left out.
+const CHANGE_DATA: [(&str, &str); 4] = [
+    ("source/slices", "it is a part of its file (<slices>), and the whole file would be served"),
+    ("encryption", "it is encrypted (<encryption>), and its ciphertext would be served"),
+    ("source/encryption", "it is encrypted (<encryption>), and its ciphertext would be served"),
+    ("mirror", "a block job copies it (<mirror>)"),
+];
+
+/// What one `<disk>` has.
+#[derive(Default)]
+pub struct Others {
+    /// Names of its elements, and of those of its source as `source/NAME`.
+    elements: Vec<String>,
+    /// `<blockio logical_block_size=>`.
+    logical_block_size: Option<String>,
+}
+
+impl Others {
+    /// Returns what the disks of a domain have, in order. The XML has been read once without an error.
+    pub fn of_disks(text: &str) -> Vec<Others> {
+        let mut reader = Reader::from_str(text);
+        let (mut disks, mut path): (Vec<Others>, Vec<String>) = (Vec::new(), Vec::new());
+        loop {
+            match reader.read_event() {
+                Ok(Event::Start(tag)) => {
+                    see(&tag, &path, &mut disks);
+                    path.push(tag.name().as_ref().to_owned());
+                }
+                Ok(Event::Empty(tag)) => see(&tag, &path, &mut disks),
+                Ok(Event::End(_)) => drop(path.pop()),
+                Ok(Event::Eof) | Err(_) => return disks,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Returns why the disk cannot be served.
+    pub fn keeps_out(&self) -> Option<String> {
+        let has = |name: &str| self.elements.iter().any(|e| e == name);
+        if let Some((_, why)) = CHANGE_DATA.iter().find(|(name, _)| has(name)) {
+            return Some((*why).to_owned());
+        }
+        let size = self.logical_block_size.as_deref().filter(|size| !["0", "512"].contains(&size.trim()))?;
+        Some(format!(
+            "logical_block_size='{}': its guest has sectors of that size, and 512 would be served",
+            shown(size)
+        ))
+    }
+
+    /// Returns a warning for each group of elements without effect.
+    pub fn warnings(&self, of: &str) -> Vec<String> {
+        let list = |names: Vec<&String>| names.iter().map(|n| format!("<{}>", shown(n))).collect::<Vec<_>>().join(", ");
+        let (of_the_vm, rest): (Vec<_>, Vec<_>) =
+            self.elements.iter().filter(|e| !READ.contains(&e.as_str())).partition(|e| OF_THE_VM.contains(&e.as_str()));
+        let mut all = Vec::new();
+        if !of_the_vm.is_empty() {
+            all.push(format!("{of}: copy its {} into the <disk> that is printed here", list(of_the_vm)));
+        }
+        if !rest.is_empty() {
+            all.push(format!("{of}: {} has no effect", list(rest)));
+        }
+        all
+    }
+}
+
+/// Notes an element that begins below `path`.
+fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
+    let name = tag.name().as_ref().to_owned();
+    let inside: Vec<&str> = path.iter().map(String::as_str).collect();
+    match (&inside[..], disks.last_mut()) {
+        (["domain", "devices"], _) if name == "disk" => disks.push(Others::default()),
+        (["domain", "devices", "disk"], Some(disk)) => {
+            if name == "blockio" {
+                let size = tag.try_get_attribute("logical_block_size").ok().flatten();
+                disk.logical_block_size = size.map(|size| size.value.clone().into_owned());
+            }
+            disk.elements.push(name);
+        }
+        (["domain", "devices", "disk", "source"], Some(disk)) => disk.elements.push(format!("source/{name}")),
+        _ => {}
+    }
+}
