@@ -149,8 +149,9 @@ fn settled(served: &Served, sockets: [&str; 2], right: Option<(usize, usize, usi
         let here = holdings(served);
         drop(raws);
         let Some(right) = right else { return here };
-        // The heap of this process may have some more mappings.
-        if here.0 == right.0 && here.1 < right.1 + 40 && here.2 == right.2 {
+        // The heap of this process may have some more mappings. A queue keeps its bounce buffers; on a busy machine, both queues need some at
+        // one time only later.
+        if here.0 == right.0 && here.1 < right.1 + 40 && here.2 <= right.2 + 1 {
             return here;
         }
         assert!(Instant::now() < end, "{right:?} before, {here:?} after");
