@@ -113,14 +113,6 @@ impl BlkStatus {
         )
     }
 
-    /// Returns the status of a flush to which the device has answered with this status. An unspecified error becomes the device's own:
-    /// on another path the flush would succeed without the data. Drivers that can tell an answer from a lost connection use this, and
-    /// then the disk does not forget the failed flush
-    /// ([`failed_flush`](crate::queue::RequestQueue::failed_flush)).
-    pub const fn of_flush(self) -> BlkStatus {
-        if matches!(self, BlkStatus::IoErr) { BlkStatus::Target } else { self }
-    }
-
     pub(crate) const fn as_u8(self) -> u8 {
         self as u8
     }
@@ -195,8 +187,6 @@ mod tests {
         assert!(BlkStatus::Transport.is_path_error());
         assert!(BlkStatus::IoErr.is_path_error());
         assert!(!BlkStatus::Medium.is_path_error());
-        assert!(!BlkStatus::IoErr.of_flush().is_path_error());
-        assert_eq!(BlkStatus::Transport.of_flush(), BlkStatus::Transport);
         assert!(!BlkStatus::Ok.is_path_error());
     }
 }

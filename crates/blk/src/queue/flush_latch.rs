@@ -3,9 +3,10 @@
 //!
 //! Guarantees: after a device has failed to write its cache, no flush of this disk succeeds, and no write with FUA or PREFLUSH is
 //! accepted. Data that was acknowledged before may be lost, and a device that has reported this once forgets it: a second fdatasync of
-//! a file returns success, without the data. Reads and other writes continue. A flush that did not reach the device (its connection
-//! failed, or it timed out) changes nothing, because the next one reports what happened. Only a new disk, whose driver opens the device
-//! again, has no failed flush.
+//! a file returns success, without the data. Reads and other writes continue. To clear this, open the device again as a new disk.
+//!
+//! Needs from drivers: the device's own answer to a flush is one of the statuses of [`loses_data`], since a status that means "another path
+//! may work" does not count. A lost connection and a timeout do not count either, because it is unknown whether the device has flushed.
 //!
 //! The kernel has no such memory: it reports the error once to each open file, and file systems stop themselves. Source: the same rule in
 //! QEMU, `page_cache_inconsistent` in block/file-posix.c.

@@ -116,8 +116,7 @@ impl Notify for Ring {
 
 fn flush_failed(status: BlkStatus) -> String {
     format!(
-        "a flush failed ({status}): data that was acknowledged before may be lost, so every flush and FUA write fails until the image is \
-         opened again; compare the data with a copy, then remove the disk and add it, or restart the daemon"
+        "a flush failed ({status}): data that was acknowledged before may be lost, so every flush fails until the image is opened again; compare the data with a copy, then remove the disk and add it, or restart the daemon"
     )
 }
 
@@ -236,10 +235,14 @@ impl ServedDisk {
         all.reduce(Add::add)
     }
 
-    /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets, and first of all a failed flush.
+    /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets.
     pub fn troubles(&self) -> Vec<String> {
-        let lost = self.failed_flush().map(flush_failed);
-        lost.into_iter().chain(self.members.iter().flat_map(|m| m.driver.path().troubles())).collect()
+        self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
+    }
+
+    /// Describes a failed flush, with the remedy.
+    pub fn flush_trouble(&self) -> Option<String> {
+        self.failed_flush().map(flush_failed)
     }
 
     /// Logs a failed flush, once.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space, and
+//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space,
 //! lost connections to a server, and a failed flush. It also logs when all connections are up again, or when there is space again.
 //!
 //! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.

@@ -308,9 +308,10 @@ impl Driver for Watched {
             let seen = if rq.op() == Op::Flush { &self.flushes } else { &self.stable };
             seen.fetch_add(u64::from(rq.op() == Op::Flush || rq.flags().contains(OpFlags::FUA)), Ordering::SeqCst);
         }
-        let status = match self.fails.load(Ordering::SeqCst) {
-            1 => BlkStatus::NoSpc,
-            2 => BlkStatus::Medium,
+        let is_flush = batch.front().is_some_and(|rq| rq.op() == Op::Flush);
+        let status = match (self.fails.load(Ordering::SeqCst), is_flush) {
+            (1, false) => BlkStatus::NoSpc,
+            (2, false) | (3, true) => BlkStatus::Medium,
             _ => return self.ram.queue_rqs(batch, now),
         };
         (0..batch.remaining()).for_each(|_| batch.end(status));
@@ -383,9 +384,10 @@ fn errors_are_told_as_what_they_are() {
     assert!(run(2, "direct").contains("Input/output error"));
     assert!(run(1, "seek_bytes").contains("No space left on device"), "half a block");
     assert!(run(0, "direct").contains("4096 bytes"));
-    driver.fails.store(2, Ordering::SeqCst);
+    driver.fails.store(3, Ordering::SeqCst);
     assert_eq!(errno(file.sync_all()), libc::EIO);
     driver.fails.store(0, Ordering::SeqCst);
+    assert_eq!(errno(file.sync_all()), libc::EIO, "it is remembered");
     drop(file);
     mounted.check_idle();
 }

@@ -44,7 +44,7 @@ fn of_disk(disk: &ServedDisk) -> Value {
         "scheduler": members[0].queue.scheduler(),
         "nr_hw_queues": members.iter().map(|m| u32::from(m.queue.map().nr_hw_queues())).sum::<u32>(),
         "drained": disk.is_drained(),
-        "troubles": disk.troubles(),
+        "troubles": disk.flush_trouble().into_iter().chain(disk.troubles()).collect::<Vec<_>>(),
     })
 }
 

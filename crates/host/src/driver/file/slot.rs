@@ -163,13 +163,14 @@ impl Slot {
 
     fn failed(&mut self, errno: i32) -> Outcome {
         match errno {
+            // Whatever the errno of a failed flush: the kernel reports it once.
+            _ if self.step == Step::Flush => Outcome::Done(flush_status(errno)),
             libc::EAGAIN | libc::EINTR if self.retries < MAX_RETRIES => {
                 self.retries += 1;
                 Outcome::Again
             }
             libc::EOPNOTSUPP | libc::EINVAL => self.refused(errno),
             libc::EDQUOT | libc::EFBIG => Outcome::Done(BlkStatus::NoSpc),
-            _ if self.step == Step::Flush => Outcome::Done(status_of(errno).of_flush()),
             _ => Outcome::Done(status_of(errno)),
         }
     }
@@ -226,6 +227,15 @@ impl Memory {
                 Memory::Vector { list, count }
             }
         }
+    }
+}
+
+/// Returns the status of a flush that the file has failed. None of these means that another path may work.
+fn flush_status(errno: i32) -> BlkStatus {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => BlkStatus::NoSpc,
+        libc::EOPNOTSUPP | libc::EINVAL => BlkStatus::NotSupp,
+        _ => BlkStatus::Target,
     }
 }
 
@@ -294,8 +304,13 @@ mod tests {
         assert_eq!(of(libc::EDQUOT), Outcome::Done(BlkStatus::NoSpc));
         assert_eq!(of(libc::EIO), Outcome::Done(BlkStatus::IoErr));
         assert_eq!(of(libc::EINVAL), Outcome::Done(BlkStatus::Inval));
-        assert_eq!(slot(Step::Flush, 0).answer(-libc::EIO), Outcome::Done(BlkStatus::Target));
+        // The page cache keeps the errno of the device or server below, such as a path's or a server's.
+        for errno in [libc::EIO, libc::ETIMEDOUT, libc::ENOLINK, libc::ENOMEM, libc::ENODEV, libc::EAGAIN, libc::EINTR]
+        {
+            assert_eq!(slot(Step::Flush, 0).answer(-errno), Outcome::Done(BlkStatus::Target), "{errno}");
+        }
         assert_eq!(slot(Step::Flush, 0).answer(-libc::ENOSPC), Outcome::Done(BlkStatus::NoSpc));
+        assert_eq!(slot(Step::Flush, 0).answer(-libc::EINVAL), Outcome::Done(BlkStatus::NotSupp));
         assert!(!status_of(libc::EFAULT).is_path_error());
         assert_eq!(slot(Step::PunchHole, 512).answer(-libc::EOPNOTSUPP), Outcome::Done(BlkStatus::NotSupp));
         let mut s = slot(Step::Read, 512);

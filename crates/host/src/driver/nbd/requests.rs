@@ -328,7 +328,10 @@ impl Requests {
 
 fn status_of(error: NbdError, is_flush: bool) -> BlkStatus {
     match error {
-        NbdError::Io if is_flush => BlkStatus::IoErr.of_flush(),
+        // QEMU answers EINVAL for every errno that NBD does not have.
+        NbdError::Io | NbdError::Inval | NbdError::NoMem | NbdError::Perm | NbdError::Overflow if is_flush => {
+            BlkStatus::Target
+        }
         NbdError::NoSpc => BlkStatus::NoSpc,
         NbdError::NoMem => BlkStatus::Resource,
         NbdError::Inval => BlkStatus::Inval,

@@ -282,7 +282,7 @@ fn status(action: Action, len: u64, result: i64) -> BlkStatus {
         0.. => BlkStatus::Ok,
         errno => {
             let errno = i32::try_from(-errno).unwrap_or(libc::EIO);
-            if action == Action::Flush && errno == libc::EIO { BlkStatus::IoErr.of_flush() } else { status_of(errno) }
+            if action == Action::Flush && errno == libc::EIO { BlkStatus::Target } else { status_of(errno) }
         }
     }
 }
