@@ -17,7 +17,7 @@ use host::serve::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
     QUEUE_SIZE, ServePlan, VhostUserPlan,
 };
-use host::serve::preflight::preflight;
+use host::serve::preflight::{preflight, preflight_start};
 use host::target::TargetSpec;
 use std::io::Read;
 use std::path::Path;
@@ -60,8 +60,12 @@ impl Request {
     /// # Errors
     /// One message for each error.
     pub fn resolve(args: &ServeArgs) -> Result<Request, Failure> {
-        let checked = |plan: CheckedPlan| preflight(&plan).map(|()| plan);
-        let (plan, mut warnings) = Request::read(args, checked)?;
+        let checked = |plan: CheckedPlan| match args.dry_run {
+            true => preflight(&plan).map(|()| (plan, Vec::new())),
+            false => preflight_start(plan),
+        };
+        let ((plan, left_out), mut warnings) = Request::read(args, checked)?;
+        warnings.extend(left_out.iter().map(|e| format!("{} is left out: {}", e.of, e.text)));
         let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
         warnings.extend(
             idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),

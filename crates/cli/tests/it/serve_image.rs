@@ -50,8 +50,8 @@ fn no_byte_of_an_image_is_left_out() {
     image.set_len(size).unwrap();
     image.write_all_at(b"the backup header", size - 512).unwrap();
     fs.dir.file("direct.toml", &config("")).file("buffered.toml", &config("direct = false"));
-    let why = "has 8389120 bytes, which is not whole blocks of 4096 as direct I/O needs them here: set direct = false, or to pad it: \
-               truncate -s 8392704 FILE";
+    let why = "has 8389120 bytes, which is not whole blocks of 4096 as direct I/O needs them here: set direct = false in the configuration, \
+               or pad it (truncate -s 8392704 FILE)";
     fs.dir.mqblk(&["serve", "direct.toml", "--dry-run"]).exits(2).says(&[why]);
     fs.dir.mqblk(&["serve", "direct.toml"]).exits(2).says(&[why]);
 
@@ -94,6 +94,14 @@ fn an_image_that_is_not_raw_is_served_only_on_request() {
     File::create(dir.path("fs/a.img")).unwrap().set_len(16 << 20).unwrap();
     OpenOptions::new().write(true).open(dir.path("fs/a.img")).unwrap().write_all_at(b"LUKS\xba\xbe\0\x02", 0).unwrap();
     dir.mqblk(&["serve", "d.toml"]).exits(2).says(&["is not raw but luks"]);
+    // It keeps no other disk from being served.
+    let other = "[[disk]]\nname = \"o\"\ntarget = \"ram:size=1m\"\n[[export]]\ndisk = \"o\"\ntype = \"nbd\"\nsocket = \"o.sock\"\n";
+    dir.file("two.toml", &(config("").replace("[[export]]\n", "[[export]]\ndisk = \"d\"\n") + other));
+    dir.mqblk(&["serve", "two.toml", "--dry-run"]).exits(2).says(&["is not raw but luks"]);
+    let daemon = dir.start(&["serve", "two.toml"], "serving on 1 socket");
+    assert!(daemon.seen().contains("disk 'd' is left out: target=fs/a.img: image 'fs/a.img' is not raw but luks"));
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
     let daemon = dir.start(&["serve", "raw.toml"], "serving on");
     daemon.signal("TERM");
     daemon.ends().exits(0);

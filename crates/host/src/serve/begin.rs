@@ -59,14 +59,14 @@ impl OpenDisk {
         for target in &plan.targets {
             locks.extend(ImageLock::take_all(&target.paths(), !plan.read_only)?);
         }
+        if let Some(text) = plan.targets.iter().find_map(|target| format::of_target(plan, target)) {
+            return Err(Error::usage(text));
+        }
         for path in plan.paths() {
             let Ok(meta) = std::fs::metadata(path) else { continue };
-            if !plan.is_raw {
-                format::check(path)?;
-            }
             if meta.is_file() {
                 let refused = |why| Error::usage(format!("image '{}' {why}", path.display()));
-                whole_blocks(path, meta.len(), plan.direct).map_err(refused)?;
+                whole_blocks(path, meta.len(), plan.direct && plan.stripe.is_none()).map_err(refused)?;
             }
         }
         let mut config = QueueConfig::default();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Recognises images that are not raw: files that hold a disk in a container of their own.
 //!
-//! Guarantees: [`check`] refuses each format in [`FORMATS`] by its name. Served as raw data, such a file would show its clients the
+//! Guarantees: [`of_target`] finds each format in [`FORMATS`] and names it. Served as raw data, such a file would show its clients the
 //! container, and their writes would destroy it. Does not do: read any of these formats. A client may write such a beginning to its raw
 //! disk, too (LUKS over a whole disk); `format = "raw"` is for that.
 //!
 //! Source: the probe functions of QEMU's block drivers, and the formats' own specifications.
 
-use crate::error::{Error, ErrorKind, Result};
+use super::plan::{DiskPlan, TargetPlan};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -46,19 +46,18 @@ const FORMATS: [(&str, At, &[u8]); 19] = [
 
 const SECTOR: u64 = 512;
 
-/// Refuses an image that is not raw.
-///
-/// # Errors
-/// Usage: it has one of the known formats. Others: it cannot be read.
-pub fn check(path: &Path) -> Result<()> {
-    let found = format_of(path).map_err(|e| Error::os(e, format!("image '{}' cannot be read", path.display())))?;
-    let Some(name) = found else { return Ok(()) };
-    let text = format!(
+/// Returns why an image of the target is not served as raw data; `None` if all are raw, or the plan says that they are. An image that cannot
+/// be read is left to the driver.
+pub(super) fn of_target(disk: &DiskPlan, target: &TargetPlan) -> Option<String> {
+    let paths = target.paths();
+    let mut foreign = paths.iter().filter_map(|path| Some((path, format_of(path).ok()??)));
+    let (path, name) = foreign.next().filter(|_| !disk.is_raw)?;
+    Some(format!(
         "image '{}' is not raw but {name}: its clients would see the container, and their writes would destroy it; convert it \
-         (qemu-img convert -O raw), serve it with qemu-storage-daemon, or set format = \"raw\" if its data is meant to begin so",
+         (qemu-img convert -O raw), serve it with qemu-storage-daemon, or set format = \"raw\" in the configuration if its data is \
+         meant to begin so",
         path.display()
-    );
-    Err(Error::new(ErrorKind::Usage, text))
+    ))
 }
 
 /// Returns the name of the image's format; `None` if it is raw, as far as this can be seen.
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_is_refused_by_its_name_and_raw_data_is_not() {
+    fn each_format_is_found_and_named_and_raw_data_is_not() {
         let path = std::env::temp_dir().join(format!("mqblk-format-{}", std::process::id()));
         for (name, at, magic) in &FORMATS {
             let mut bytes = vec![0; 4096];
@@ -103,17 +102,15 @@ mod tests {
             };
             bytes[from..from + magic.len()].copy_from_slice(magic);
             std::fs::write(&path, &bytes).unwrap();
-            let refused = check(&path).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Usage);
-            assert!(refused.to_string().contains(&format!("is not raw but {name}:")), "{refused}");
+            assert_eq!(format_of(&path).unwrap(), Some(*name));
             // Elsewhere, it is data.
             bytes.rotate_right(1);
             std::fs::write(&path, &bytes).unwrap();
-            check(&path).unwrap();
+            assert_eq!(format_of(&path).unwrap(), None, "{name}");
         }
         for raw in [&b""[..], b"QF", &[0xeb, 0x63, 0x90], &[0; 5000]] {
             std::fs::write(&path, raw).unwrap();
-            check(&path).unwrap();
+            assert_eq!(format_of(&path).unwrap(), None, "{raw:?}");
         }
         std::fs::remove_file(&path).unwrap();
     }

@@ -13,8 +13,8 @@ use super::reload::Reload;
 use crate::driver::file::whole_blocks;
 use crate::image_lock::{ImageLock, image_identity};
 use crate::target::TargetSpec;
-use std::collections::HashMap;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -24,7 +24,28 @@ use std::path::Path;
 /// # Errors
 /// Everything that would prevent the plan, in the order disks, exports.
 pub fn preflight(plan: &CheckedPlan) -> Result<(), PlanErrors> {
-    look(plan, &|_| true, &|_| true)
+    let found = look(plan, &|_| true, &|_| true);
+    found.into_result()
+}
+
+/// As [`preflight`], for a daemon that starts. Disks with images that are not raw are left out, with their exports: a guest that writes the
+/// beginning of such a format to its disk must not keep the other disks from being served. Returns the rest of the plan, and why disks are
+/// left out.
+///
+/// # Errors
+/// The errors of [`preflight`]. Images that are not raw count only if no disk would be left.
+pub fn preflight_start(mut plan: CheckedPlan) -> Result<(CheckedPlan, Vec<PlanError>), PlanErrors> {
+    let found = look(&plan, &|_| true, &|_| true);
+    let name = |e: &PlanError| match e.place {
+        PlanItem::Disk(index) => Some(plan.disks()[index].name.clone()),
+        _ => None,
+    };
+    let left_out: HashSet<String> = found.not_raw.iter().filter_map(name).collect();
+    if !found.errors.is_empty() || left_out.len() == plan.disks().len() {
+        return found.into_result().map(|()| (plan, Vec::new()));
+    }
+    plan.remove(&left_out, &HashSet::new());
+    Ok((plan, found.not_raw))
 }
 
 /// As [`preflight`], but only for what a reload opens and begins; this daemon already uses the rest of the plan. A disk that is closed and
@@ -37,15 +58,25 @@ pub fn preflight_added(plan: &CheckedPlan, steps: &Reload) -> Result<(), PlanErr
     let disk =
         |i: usize| steps.open_disks.contains(&i) && !steps.close_disks.iter().any(|name| *name == plan.disks()[i].name);
     let export = |i: usize| steps.begin_exports.contains(&i) && !steps.end_exports.iter().any(|name| name == names[i]);
-    look(plan, &disk, &export)
+    look(plan, &disk, &export).into_result()
 }
 
-fn look(
-    plan: &CheckedPlan,
-    of_disk: &dyn Fn(usize) -> bool,
-    of_export: &dyn Fn(usize) -> bool,
-) -> Result<(), PlanErrors> {
-    let mut errors = Vec::new();
+/// What was found.
+struct Found {
+    errors: Vec<PlanError>,
+    /// Images that are not raw.
+    not_raw: Vec<PlanError>,
+}
+
+impl Found {
+    fn into_result(self) -> Result<(), PlanErrors> {
+        let all: Vec<PlanError> = self.not_raw.into_iter().chain(self.errors).collect();
+        if all.is_empty() { Ok(()) } else { Err(PlanErrors(all)) }
+    }
+}
+
+fn look(plan: &CheckedPlan, of_disk: &dyn Fn(usize) -> bool, of_export: &dyn Fn(usize) -> bool) -> Found {
+    let (mut errors, mut not_raw) = (Vec::new(), Vec::new());
     let mut images = Images::new();
     for (index, disk) in plan.disks().iter().enumerate() {
         for target in disk.targets.iter().filter(|_| of_disk(index)) {
@@ -60,11 +91,15 @@ fn look(
                     of: format!("disk '{}'", disk.name),
                 }));
             }
-            let problem = images_of(disk, target, &mut images);
-            if let Some(text) = problem {
-                let of = format!("disk '{}'", disk.name);
-                let text = format!("target={}: {text}", target.text);
-                errors.push(PlanError { place: PlanItem::Disk(index), key: disk.targets_key().to_owned(), text, of });
+            let problem = |text: String| PlanError {
+                place: PlanItem::Disk(index),
+                key: disk.targets_key().to_owned(),
+                text: format!("target={}: {text}", target.text),
+                of: format!("disk '{}'", disk.name),
+            };
+            match format::of_target(disk, target) {
+                Some(text) => not_raw.push(problem(text)),
+                None => errors.extend(images_of(disk, target, &mut images).map(problem)),
             }
         }
     }
@@ -80,7 +115,7 @@ fn look(
             errors.push(PlanError { place: PlanItem::Export(index), key: key.to_owned(), text, of: of.clone() });
         });
     }
-    if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }
+    Found { errors, not_raw }
 }
 
 /// The disk and target that each image belongs to, by identity.
@@ -156,13 +191,8 @@ fn image(path: &Path, disk: &DiskPlan) -> Result<Metadata, String> {
         if meta.len() == 0 {
             return Err("is empty; give it a size (truncate -s 10G FILE)".to_owned());
         }
-    }
-    // A device that only root may read is checked when it is opened.
-    if !disk.is_raw && (kind.is_file() || File::open(path).is_ok()) {
-        format::check(path).map_err(|e| e.to_string())?;
-    }
-    if kind.is_file() {
-        whole_blocks(path, meta.len(), disk.direct)?;
+        // Of a target of a stripe, bytes behind the last whole chunk are not used anyway.
+        whole_blocks(path, meta.len(), disk.direct && disk.stripe.is_none())?;
     }
     ImageLock::probe(path, write).map_err(|e| e.to_string())?;
     Ok(meta)

@@ -79,8 +79,11 @@ fn disks<'a>(old: &'a CheckedPlan, new: &CheckedPlan, steps: &mut Reload) -> Has
     let mut closed = HashSet::new();
     for disk in old.disks() {
         match wanted.get(disk.name.as_str()) {
-            Some((_, same)) if *same == disk => {}
-            Some((index, other)) if (DiskPlan { settings: disk.settings.clone(), ..(*other).clone() }) == *disk => {
+            // `format` matters only when an image is opened.
+            Some((_, same)) if (DiskPlan { is_raw: disk.is_raw, ..(*same).clone() }) == *disk => {}
+            Some((index, other))
+                if (DiskPlan { settings: disk.settings.clone(), is_raw: disk.is_raw, ..(*other).clone() }) == *disk =>
+            {
                 steps.reset_disks.push(*index);
             }
             _ => {

@@ -242,21 +242,19 @@ impl Opened {
 pub(crate) fn whole_blocks(path: &Path, size: u64, direct: bool) -> std::result::Result<(), String> {
     // A file that cannot be opened so is opened without O_DIRECT, or not at all.
     let align = |file: fs::File| u64::from(direct_alignment(&file).max(MIN_BLOCK));
-    let block = match open_fd(path, false, true, false) {
-        Ok(file) if direct => align(file),
-        _ => u64::from(MIN_BLOCK),
-    };
+    let opened = direct.then(|| open_fd(path, false, true, false).ok()).flatten();
+    let block = opened.map_or(u64::from(MIN_BLOCK), align);
     let rest = size % block;
     if rest == 0 {
         return Ok(());
     }
     let up = size.saturating_add(block - rest);
-    let pad = format!("to pad it: truncate -s {up} FILE");
+    let pad = format!("pad it (truncate -s {up} FILE)");
     Err(match size.is_multiple_of(u64::from(MIN_BLOCK)) {
         true => format!(
-            "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false, or {pad}"
+            "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false in the configuration, or {pad}"
         ),
-        false => format!("has {size} bytes, which is not whole blocks of {block}; is it a raw image? {pad}"),
+        false => format!("has {size} bytes, which is not whole blocks of {block}; if it is a raw image, {pad}"),
     })
 }
 
