@@ -143,12 +143,13 @@ pub fn place(td: usize) -> JobPlace {
     })
 }
 
-/// Locks the images of a target that a job writes, before fio forks. A file that fio creates later is not locked.
+/// Locks the images of a target that a job writes, before fio forks. Not locked are files that fio creates later, and those that only forked
+/// jobs set up (create_serialize=0).
 ///
 /// # Errors
 /// Another program has an image.
 pub fn lock_images(named: &Named) -> Result<()> {
-    with(|s| s.locks.add(&named.target.files()))
+    with(|s| if s.pid == s.parent { s.locks.add(&named.target.files()) } else { Ok(()) })
 }
 
 /// Returns how many jobs will use this file.

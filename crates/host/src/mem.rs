@@ -335,7 +335,7 @@ impl Regions {
         self.0.each(f);
     }
 
-    /// The region of this number, to which I/O is in flight.
+    /// Returns the region of this number. Only for regions to which I/O is in flight, since no thread removes those.
     #[inline]
     pub(crate) fn get(&self, number: u16) -> Option<&Region> {
         self.0.get(number)

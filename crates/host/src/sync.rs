@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics, lock and condition variable of what threads share and models explore: real ones, or loom's under
+//! Atomics, lock and condition variable of data that threads share and models check: real ones, or loom's under
 //! `--cfg loom`, so that the models explore the code that ships.
 //!
 //! Under loom a sleep is never ended by time: what only a timeout would hide is a deadlock there.

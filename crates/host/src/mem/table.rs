@@ -38,7 +38,7 @@ impl<T> Table<T> {
     /// There is no such entry.
     ///
     /// # Safety
-    /// No thread uses what [`Table::get`] gave for this number, and none will call it before the number means another entry.
+    /// No thread uses what [`Table::get`] gave for this number, and none calls `get` with it until it means another entry.
     pub(super) unsafe fn remove(&self, number: u16) -> Arc<T> {
         let _change = self.change.lock();
         // Pairs with: Table::add

@@ -69,7 +69,7 @@ impl Scaler {
                 (low, high) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
             }
             Kind::Near => {
-                // Equal values are shown with half a percent around them, so that the ticks have different labels.
+                // At least half a percent of the value on each side, so that the ticks of equal values have different labels.
                 let pad = (0.08 * (high - low)).max(5e-3 * if high == 0.0 { 1.0 } else { high.abs() });
                 (low, high) = (low - pad, high + pad);
                 step = nice_step(high - low, most);

@@ -87,7 +87,9 @@ fn close_aside(files: Vec<File>) {
         CLOSING.fetch_sub(1, Ordering::Relaxed);
     };
     // Without a thread the files are closed here.
-    let _ = std::thread::Builder::new().name("mqblk-close".into()).spawn(close);
+    if std::thread::Builder::new().name("mqblk-close".into()).spawn(close).is_err() {
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn io_error(e: crate::error::Error) -> Error {
@@ -288,9 +290,9 @@ impl Connection {
         }
         close_aside(files);
         Err(refused(
-            "the guest's memory is a file of a disk file system, whose pages may never come: use a memfd (QEMU: -object \
-             memory-backend-memfd,share=on; libvirt: <source type='memfd'/>) or a file of tmpfs or hugetlbfs, or set \
-             allow_file_memory = true for this export",
+            "memory that the client shares is neither a memfd nor a file of tmpfs or hugetlbfs, so its pages may never come: use a memfd (QEMU: -object \
+             memory-backend-memfd,share=on; libvirt: <source type='memfd'/>), or set allow_file_memory = true for this export in \
+             the configuration",
         ))
     }
 
@@ -545,6 +547,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
+        let file = &self.accept(vec![file])?[0];
         let (queues, size) = (usize::from(given.num_queues), given.queue_size);
         let bytes = self.inflight_bytes(size) * queues;
         if queues == 0 || size == 0 || size > MAX_QUEUE_SIZE || given.mmap_size < bytes as u64 {
@@ -553,7 +556,6 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if self.rings.iter().any(|r| r.running.is_some()) {
             return Err(refused("memory for requests in flight was set while a virtqueue runs"));
         }
-        let file = &self.accept(vec![file])?[0];
         let region = self.map(file, given.mmap_offset, given.mmap_size)?;
         self.goes_on = inflight::was_used(&region);
         self.inflight = Some((region, size));
