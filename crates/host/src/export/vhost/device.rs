@@ -60,7 +60,7 @@ pub struct Device {
     pub limits: Limits,
     /// Writes fail.
     pub read_only: bool,
-    /// Memory of clients may be a file of any file system ([`is_memory_file`](crate::mem::is_memory_file)).
+    /// Memory of clients may be a file of any file system, not only of one that is in memory.
     pub allow_file_memory: bool,
     /// Number of virtqueues.
     pub num_queues: u16,

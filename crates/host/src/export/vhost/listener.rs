@@ -43,7 +43,7 @@ pub struct ExportOptions {
     pub read_only: bool,
     /// Each write is stable when it completes, and the driver cannot change that.
     pub write_through: bool,
-    /// See [`VhostUserPlan::allow_file_memory`](super::VhostUserPlan::allow_file_memory).
+    /// See [`VhostUserPlan::allow_file_memory`](crate::serve::plan::VhostUserPlan::allow_file_memory).
     pub allow_file_memory: bool,
     /// The driver may discard.
     pub discard: bool,
