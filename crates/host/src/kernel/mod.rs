@@ -12,7 +12,7 @@ mod device;
 mod in_use;
 mod keep;
 mod settings;
-mod signature;
+pub(crate) mod signature;
 mod state;
 mod sysfs;
 

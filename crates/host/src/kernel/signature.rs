@@ -8,11 +8,12 @@
 
 use crate::error::{Error, Result};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// A mark: its bytes, where they are (from the start, or from the end where it is negative), and of what.
-type Mark = (&'static [u8], i64, &'static str);
+pub(crate) type Mark = (&'static [u8], i64, &'static str);
 
 const MARKS: &[Mark] = &[
     (b"EFI PART", 512, "a partition table (GPT)"),
@@ -60,26 +61,39 @@ const MARKS: &[Mark] = &[
 pub fn found_on(path: &Path, size_bytes: u64) -> Result<Vec<&'static str>> {
     let failed = |e| Error::os(e, format!("cannot read '{}', so what is on it is not known", path.display()));
     let device = File::open(path).map_err(failed)?;
-    let mut found = Vec::new();
-    for (bytes, at, what) in MARKS {
-        // md puts its oldest superblock on a multiple of 64 KiB, the later one on one of 4 KiB.
-        let align = if *at <= -65536 { 0xffff } else { 0xfff };
-        let at =
-            if *at < 0 { size_bytes.checked_add_signed(*at).map(|at| at & !align) } else { Some(at.unsigned_abs()) };
-        let Some(at) = at.filter(|at| at + bytes.len() as u64 <= size_bytes) else { continue };
-        let mut read = [0; 32];
-        let read = &mut read[..bytes.len()];
-        device.read_exact_at(read, at).map_err(failed)?;
-        if read == *bytes && !found.contains(what) {
-            found.push(*what);
-        }
-    }
+    let mut found = marks_on(&device, size_bytes, MARKS).map_err(failed)?;
     // A FAT or NTFS boot sector ends with the same two bytes as a partition table.
     let mut sector = [0; 512];
     if found.is_empty() && size_bytes >= 512 {
         device.read_exact_at(&mut sector, 0).map_err(failed)?;
         if is_partition_table(&sector) {
             found.push("a partition table (MBR)");
+        }
+    }
+    Ok(found)
+}
+
+/// Returns what the marks that are on the device or file stand for, each once, in the order of `marks`. A mark has at most 32 bytes.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn marks_on(device: &File, size_bytes: u64, marks: &[Mark]) -> io::Result<Vec<&'static str>> {
+    let mut found = Vec::new();
+    for (bytes, at, what) in marks {
+        // md puts its oldest superblock on a multiple of 64 KiB, the later one on one of 4 KiB.
+        let align = match at {
+            ..=-65536 => 0xffff,
+            ..=-4096 => 0xfff,
+            _ => 0,
+        };
+        let at =
+            if *at < 0 { size_bytes.checked_add_signed(*at).map(|at| at & !align) } else { Some(at.unsigned_abs()) };
+        let Some(at) = at.filter(|at| at + bytes.len() as u64 <= size_bytes) else { continue };
+        let mut read = [0; 32];
+        let read = &mut read[..bytes.len()];
+        device.read_exact_at(read, at)?;
+        if read == *bytes && !found.contains(what) {
+            found.push(*what);
         }
     }
     Ok(found)
