@@ -64,19 +64,14 @@ impl ImageLock {
     /// # Errors
     /// The errors of [`ImageLock::take`].
     pub fn take_all(paths: &[&Path], write: bool) -> Result<Vec<ImageLock>> {
-        let (mut locks, mut locked, mut missing) = (Vec::new(), Vec::new(), None);
+        let (mut locks, mut missing) = (ImageLocks::default(), None);
         for path in paths {
-            match std::fs::metadata(path) {
-                Ok(meta) if locked.contains(&image_identity(&meta)) => continue,
-                Ok(meta) => locked.push(image_identity(&meta)),
-                Err(_) => {}
-            }
-            match ImageLock::take(path, write) {
-                Ok(lock) => locks.push(lock),
+            match locks.take(path, write) {
                 Err(e) if e.kind() == ErrorKind::NotFound => missing = Some(e),
-                Err(e) => return Err(e),
+                taken => taken?,
             }
         }
+        let locks: Vec<_> = locks.0.into_iter().map(|(_, lock)| lock).collect();
         missing.filter(|_| locks.is_empty()).map_or(Ok(locks), Err)
     }
 
@@ -89,22 +84,24 @@ impl ImageLock {
     }
 }
 
-/// Locks on images that a program writes, each once, even if it has several names.
+/// Locks on images, each once, even if it has several names.
 #[derive(Debug, Default)]
-pub struct ImageLocks(Vec<((u64, u64), ImageLock)>);
+pub struct ImageLocks(Vec<(Option<(u64, u64)>, ImageLock)>);
 
 impl ImageLocks {
-    /// Locks those of the images that exist and are not locked here yet.
+    /// Locks those of the images that exist and are not locked here yet, to write them.
     ///
     /// # Errors
     /// The errors of [`ImageLock::take`].
     pub fn add(&mut self, paths: &[&Path]) -> Result<()> {
-        for path in paths {
-            let Ok(meta) = std::fs::metadata(path) else { continue };
-            let image = image_identity(&meta);
-            if self.0.iter().all(|(other, _)| *other != image) {
-                self.0.push((image, ImageLock::take(path, true)?));
-            }
+        paths.iter().filter(|path| path.exists()).try_for_each(|path| self.take(path, true))
+    }
+
+    /// Locks the image, unless it is locked here already.
+    fn take(&mut self, path: &Path, write: bool) -> Result<()> {
+        let image = std::fs::metadata(path).ok().map(|meta| image_identity(&meta));
+        if image.is_none() || self.0.iter().all(|(other, _)| *other != image) {
+            self.0.push((image, ImageLock::take(path, write)?));
         }
         Ok(())
     }
