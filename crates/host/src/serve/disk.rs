@@ -114,12 +114,6 @@ impl Notify for Ring {
     }
 }
 
-fn flush_failed(status: BlkStatus) -> String {
-    format!(
-        "a flush failed ({status}): data that was acknowledged before may be lost, so every flush fails until the image is opened again; compare the data with a copy, then remove the disk and add it, or restart the daemon"
-    )
-}
-
 impl Drop for ServedDisk {
     fn drop(&mut self) {
         self.log_failed_flush();
@@ -242,15 +236,19 @@ impl ServedDisk {
 
     /// Describes a failed flush, with the remedy.
     pub fn flush_trouble(&self) -> Option<String> {
-        self.failed_flush().map(flush_failed)
+        let status = self.failed_flush()?;
+        Some(format!(
+            "a flush failed ({status}): data that was acknowledged before may be lost, so every flush fails until the image is opened \
+             again; compare the data with a copy, then remove the disk and add it, or restart the daemon"
+        ))
     }
 
     /// Logs a failed flush, once.
     pub(super) fn log_failed_flush(&self) {
-        if let Some(status) = self.failed_flush()
+        if let Some(text) = self.flush_trouble()
             && !self.is_flush_logged.swap(true, Ordering::Relaxed)
         {
-            log::error!(disk = self.name.as_str(); "{}", flush_failed(status));
+            log::error!(disk = self.name.as_str(); "{text}");
         }
     }
 
