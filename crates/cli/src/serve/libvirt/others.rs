@@ -54,7 +54,7 @@ impl Others {
             match reader.read_event() {
                 Ok(Event::Start(tag)) => {
                     see(&tag, &path, &mut disks);
-                    path.push(tag.name().as_ref().to_owned());
+                    path.push(tag.local_name().as_ref().to_owned());
                 }
                 Ok(Event::Empty(tag)) => see(&tag, &path, &mut disks),
                 Ok(Event::End(_)) => drop(path.pop()),
@@ -95,7 +95,8 @@ impl Others {
 
 /// Notes an element that begins below `path`.
 fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
-    let name = tag.name().as_ref().to_owned();
+    // As the deserializer of `xml` does, without a prefix.
+    let name = tag.local_name().as_ref().to_owned();
     let inside: Vec<&str> = path.iter().map(String::as_str).collect();
     match (&inside[..], disks.last_mut()) {
         (["domain", "devices"], _) if name == "disk" => disks.push(Others::default()),

@@ -135,6 +135,8 @@ fn a_disk_whose_data_is_not_its_file_is_left_out() {
     left_out(&source(encryption), "", "it is encrypted");
     left_out(&source(""), encryption, "it is encrypted");
     left_out(&source(""), "<mirror type='file' file='/copy'/>", "a block job copies it");
+    // A prefix changes nothing.
+    left_out(&source(""), &encryption.replace("encryption", "q:encryption"), "it is encrypted");
     let blockio = "<blockio logical_block_size='4096' physical_block_size='4096'/>";
     left_out(&source(""), blockio, "logical_block_size='4096'");
 }
