@@ -8,10 +8,10 @@ use super::ending::END_TIME;
 use super::export_spec::ExportSetup;
 use super::format;
 use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, WriteCache};
+use super::preflight::shows_all;
 use super::running::RunningExport;
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::HostDriver;
-use crate::driver::file::whole_blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use crate::image_lock::ImageLock;
@@ -66,7 +66,7 @@ impl OpenDisk {
             let Ok(meta) = std::fs::metadata(path) else { continue };
             if meta.is_file() {
                 let refused = |why| Error::usage(format!("image '{}' {why}", path.display()));
-                whole_blocks(path, meta.len(), plan.direct && plan.stripe.is_none()).map_err(refused)?;
+                shows_all(path, &meta, plan).map_err(refused)?;
             }
         }
         let mut config = QueueConfig::default();

@@ -170,6 +170,11 @@ fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
     Some(format!("has {has} bytes: must be at least one chunk ({chunk}); make it larger or the chunk smaller"))
 }
 
+/// Checks that the disk will show all bytes of a file. Of a target of a stripe, bytes behind the last whole chunk are not used anyway.
+pub(super) fn shows_all(path: &Path, meta: &Metadata, disk: &DiskPlan) -> Result<(), String> {
+    whole_blocks(path, meta.len(), disk.direct && disk.stripe.is_none())
+}
+
 /// Checks an image. Returns its metadata, or its problem.
 fn image(path: &Path, disk: &DiskPlan) -> Result<Metadata, String> {
     let write = !disk.read_only;
@@ -191,8 +196,7 @@ fn image(path: &Path, disk: &DiskPlan) -> Result<Metadata, String> {
         if meta.len() == 0 {
             return Err("is empty; give it a size (truncate -s 10G FILE)".to_owned());
         }
-        // Of a target of a stripe, bytes behind the last whole chunk are not used anyway.
-        whole_blocks(path, meta.len(), disk.direct && disk.stripe.is_none())?;
+        shows_all(path, &meta, disk)?;
     }
     ImageLock::probe(path, write).map_err(|e| e.to_string())?;
     Ok(meta)
