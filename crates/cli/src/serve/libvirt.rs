@@ -5,7 +5,8 @@
 //! Guarantees: a disk behaves as in QEMU, or a warning names the difference; a mapping follows libvirt's rules. Elements that are read:
 //! `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
 //! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>`, `<target>`, `<readonly>`,
-//! `<serial>`, `<iotune>`. `others` has what becomes of all other elements. Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
+//! `<serial>`, `<iotune>`. `others` has what becomes of all other elements.
+//! Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
 //! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does
 //! not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
 //!

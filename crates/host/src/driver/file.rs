@@ -4,12 +4,13 @@
 //! Synopsis: `file:PATH`, or just a path
 //! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
 //! What becomes of a request: read and write become the same io_uring operations, with registered buffers if the data's region could be
-//! registered. Flush becomes fdatasync; FUA becomes `RWF_DSYNC`, or without O_DIRECT a write and a flush; discard punches a hole. Write zeroes punches a hole (with `NOUNMAP` it
-//! zeroes the range), or writes zeroes if the file system cannot do that. One system call submits several requests; `poll` makes no system
+//! registered. Flush becomes fdatasync; FUA becomes `RWF_DSYNC`, or without O_DIRECT a write and a flush; discard punches a hole.
+//! Write zeroes punches a hole (with `NOUNMAP` it zeroes the range), or writes zeroes if the file system cannot do that. One system call submits several requests; `poll` makes no system
 //! call when there are completions.
 //! Limits: on a block device a discard is the kernel's unmapping write-zeroes: the range then reads as zeroes, and need not be freed. A
 //! device without that command has no discard here. I/O uses O_DIRECT if the file supports it, otherwise the page cache, with a
-//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` refuses to round); if the file is truncated later, I/O fails. Only requests
+//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` refuses to
+//! round); if the file is truncated later, I/O fails. Only requests
 //! write to the file; it is neither created nor extended here (see `crate::create`).
 //! Since: 0.1.
 

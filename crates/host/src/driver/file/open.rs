@@ -252,7 +252,8 @@ pub(crate) fn whole_blocks(path: &Path, size: u64, direct: bool) -> std::result:
     let pad = format!("pad it (truncate -s {up} FILE)");
     Err(match size.is_multiple_of(u64::from(MIN_BLOCK)) {
         true => format!(
-            "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false in the configuration, or {pad}"
+            "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false in the \
+             configuration, or {pad}"
         ),
         false => format!("has {size} bytes, which is not whole blocks of {block}; if it is a raw image, {pad}"),
     })
@@ -353,7 +354,6 @@ fn common_limits() -> Limits {
         max_write_zeroes_sectors: MAX_RANGE_SECTORS,
         // Volatile: the device's own cache, the page cache, and the file's metadata.
         write_cache: true,
-        fua: true,
         ..Limits::with_max_hw_sectors(MAX_HW_SECTORS)
     }
 }

@@ -290,8 +290,8 @@ impl Connection {
         }
         close_aside(files);
         Err(refused(
-            "memory that the client shares is neither a memfd nor a file of tmpfs or hugetlbfs, so its pages may never come: use a memfd (QEMU: -object \
-             memory-backend-memfd,share=on; libvirt: <source type='memfd'/>), or set allow_file_memory = true for this export in \
+            "memory that the client shares is neither a memfd nor a file of tmpfs or hugetlbfs, so its pages may never come: \
+             use a memfd (QEMU: -object memory-backend-memfd,share=on; libvirt: <source type='memfd'/>), or set allow_file_memory = true for this export in \
              the configuration",
         ))
     }
