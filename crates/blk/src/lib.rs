@@ -30,7 +30,8 @@
 //!
 //! # Other modules
 //!
-//! [`multipath`] and [`stripe`] make one disk from several, and [`scsi`] is a midlayer for drivers of SCSI devices. [`stat`],
+//! [`multipath`] and [`stripe`] make one disk from several, [`rmw`] takes I/O that is not whole blocks, and [`scsi`] is a midlayer
+//! for drivers of SCSI devices. [`stat`],
 //! [`trace`] and [`debugfs`] report statistics, events and state in the kernel's formats. The example `own_driver` keeps data and
 //! has a latency; `own_elevator` adds a scheduler.
 //!
@@ -69,6 +70,7 @@ pub mod multipath;
 
 // Above disks.
 pub mod stripe;
+pub mod rmw;
 
 // SCSI disks.
 pub mod scsi;

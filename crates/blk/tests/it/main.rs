@@ -22,6 +22,7 @@ mod core_multipath;
 mod core_multipath_threads;
 mod core_races;
 mod core_rebuild;
+mod core_rmw;
 mod core_scsi;
 mod core_scsi_eh;
 mod core_stripe;
