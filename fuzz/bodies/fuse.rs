@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of `/dev/fuse` of arbitrary bytes: no panic, and what is to be done stays inside the disk, is whole blocks or alone, and
+//! Messages of `/dev/fuse` of arbitrary bytes: no panic, and what is to be done stays inside the disk, and
 //! writes nothing to a disk that is read-only.
 //!
 //! The first byte chooses the disk. Lengths are fixed up, or nearly no input would get past the header; the in-tree twins, whose
@@ -34,14 +34,12 @@ pub fn run(data: &[u8]) -> usize {
     let mut face = FileAttrs::new(0o644, 0, 0, 0);
     (face.read_only, face.discard) = (read_only, choice & 16 != 0);
     let inside = |offset: u64, n: u64| n > 0 && offset.checked_add(n).is_some_and(|end| end <= disk.size);
-    let whole = |offset: u64, n: u64| (offset | n).is_multiple_of(u64::from(block));
     match action(&header, &request, &face, disk) {
         Action::Read { offset, bytes } => assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA),
-        Action::Write { offset, bytes, alone, .. } => {
+        Action::Write { offset, bytes, .. } => {
             assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA && !read_only);
-            assert!(alone || whole(offset, bytes.into()));
         }
-        Action::Zero { offset, bytes, .. } => assert!(inside(offset, bytes) && whole(offset, bytes) && !read_only),
+        Action::Zero { offset, bytes, .. } => assert!(inside(offset, bytes) && !read_only),
         Action::Seek { offset, .. } => assert!(inside(offset, 1)),
         Action::Flush => assert!(!read_only),
         Action::Reply(body) => assert!(body.as_bytes().len() <= MAX_BODY),

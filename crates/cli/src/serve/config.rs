@@ -12,6 +12,7 @@ use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
 use host::serve::check::{FreshNames, PlanErrors, PlanItem};
 use host::serve::cpus;
 use host::serve::export_spec::ExportKeys;
+use host::serve::geometry::Geometry;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
     DiskPlan, EXPORT_TYPES, ExportKind, ExportPlan, IoThreadPlan, OnEnospc, PollPlan, ServePlan, WriteCache,
@@ -154,6 +155,10 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     let plan = DiskPlan {
         read_only: section.flag("read_only").unwrap_or(plain.read_only),
         serial: section.string("serial", "DATA0001"),
+        geometry: Geometry {
+            logical: section.number("logical_block_size", 0..=u32::MAX.into()).map(|n| n as u32),
+            physical: section.number("physical_block_size", 0..=u32::MAX.into()).map(|n| n as u32),
+        },
         is_raw: section.one_of("format", &[("raw", true)]).unwrap_or(plain.is_raw),
         direct: section.flag("direct").unwrap_or(plain.direct),
         write_cache: section

@@ -16,6 +16,7 @@ use super::defaults::Defaults;
 use ::config::reader::shown;
 use host::serve::check::FreshNames;
 use host::serve::cpus;
+use host::serve::geometry::Geometry;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, IoThreadPlan, OnEnospc, PollPlan, QUEUE_SIZE, SERIAL_MAX, ServePlan,
@@ -25,7 +26,7 @@ use host::target::TargetSpec;
 use others::Others;
 use quick_xml::events::Event;
 use std::collections::BTreeMap;
-use xml::{Disk, Domain, Driver, IoTune};
+use xml::{BlockIo, Disk, Domain, Driver, IoTune};
 
 mod others;
 mod xml;
@@ -224,11 +225,13 @@ fn disk_plan(disk: &Disk, name: &str, path: String, of: &str, warnings: &mut Vec
         warnings.push(format!("{of}: <shareable/> has no effect: its image is locked against other writers"));
     }
     let settings = disk.iotune.as_ref().map(|t| limits(t, of, warnings)).unwrap_or_default();
+    let geometry = disk.blockio.as_ref().map(|b| geometry(b, of)).transpose()?.unwrap_or_default();
     // The source is a path, even if it looks like another kind of target.
     Ok(DiskPlan {
         settings,
         read_only: disk.readonly.is_some(),
         serial: disk.serial.as_deref().map(|serial| serial_of(serial, of, warnings)),
+        geometry,
         // Other types are left out.
         is_raw: true,
         direct,
@@ -310,6 +313,19 @@ fn mapping(driver: &Driver, ids: &[u64]) -> Result<Mapping, String> {
         return Err("lists <queue> elements, so <driver> must say how many there are: add queues='N'".to_owned());
     }
     Ok(Mapping { entries })
+}
+
+/// Returns the block sizes of `<blockio>`. A value that cannot be meant is an error, because the guest's data depends on it.
+fn geometry(blockio: &BlockIo, of: &str) -> Result<Geometry, String> {
+    let size = |name: &str, text: &Option<String>| match text.as_deref().map(str::trim) {
+        None | Some("0") => Ok(None),
+        Some(text) => text.parse().map(Some).map_err(|_| format!("{of}: {name}='{}': must be a number", shown(text))),
+    };
+    let geometry = Geometry {
+        logical: size("logical_block_size", &blockio.logical_block_size)?,
+        physical: size("physical_block_size", &blockio.physical_block_size)?,
+    };
+    geometry.check().map(|()| geometry).map_err(|(_, text)| format!("{of}: {text}"))
 }
 
 #[cfg(test)]

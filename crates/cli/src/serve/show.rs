@@ -5,6 +5,7 @@ use crate::output;
 use host::serve::check::{CheckedPlan, Export};
 use host::serve::cpus;
 use host::serve::export_spec::{ExportValue, Hint, HintContext};
+use host::serve::geometry::Geometry;
 use host::serve::plan::{DiskPlan, IoThreadPlan};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -73,6 +74,9 @@ fn disk_line(disk: &DiskPlan) -> String {
         parts.push("no discard".to_owned());
     }
     parts.push(format!("on_enospc={}", disk.on_enospc.name()));
+    let Geometry { logical, physical } = disk.geometry;
+    parts.extend(logical.map(|size| format!("logical_block_size={size}")));
+    parts.extend(physical.map(|size| format!("physical_block_size={size}")));
     if let Some(serial) = &disk.serial {
         parts.push(format!("serial '{serial}'"));
     }
@@ -153,6 +157,8 @@ fn disk_json(disk: &DiskPlan) -> Value {
         "write_cache": disk.write_cache.name(),
         "discard": disk.discard,
         "on_enospc": disk.on_enospc.name(),
+        "logical_block_size": disk.geometry.logical,
+        "physical_block_size": disk.geometry.physical,
         "queue": queue,
     });
     let targets: Vec<&str> = disk.targets.iter().map(|t| t.text.as_str()).collect();

@@ -40,6 +40,7 @@ mod serve;
 mod serve_ctl;
 mod serve_failed_flush;
 mod serve_fuse;
+mod serve_geometry;
 mod serve_image;
 mod serve_log;
 mod serve_metrics;

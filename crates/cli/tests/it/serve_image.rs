@@ -9,13 +9,13 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 /// ext4 at `fs`, on a loop device with sectors of 4096 bytes, so that direct I/O needs such blocks.
-struct LargeSectors {
-    dir: Dir,
+pub struct LargeSectors {
+    pub dir: Dir,
     device: String,
 }
 
 impl LargeSectors {
-    fn new(name: &str) -> LargeSectors {
+    pub fn new(name: &str) -> LargeSectors {
         let dir = Dir::new(name);
         dir.program("mkdir", &["fs"]).exits(0);
         dir.program("truncate", &["-s", "96m", "device"]).exits(0);

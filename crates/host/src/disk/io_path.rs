@@ -6,6 +6,7 @@
 use crate::disk::device::Submitter;
 use blk::bio::Bio;
 use blk::id::{HctxId, SubmitterId};
+use blk::rmw::Below;
 use blk::stripe::Striped;
 use blk::submitter::{Done, SubmitError};
 use blk::time::Instant;
@@ -20,15 +21,17 @@ pub(crate) enum IoPath {
     Striped(Box<Striped<RawMutex>>),
 }
 
-impl IoPath {
+impl Below for IoPath {
     #[inline]
-    pub(crate) fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
+    fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
         match self {
             IoPath::Plain(s) => s.submit(bio, now),
             IoPath::Striped(s) => s.submit(bio, now),
         }
     }
+}
 
+impl IoPath {
     #[inline]
     pub(crate) fn start_plug(&mut self, nr_ios: u32) {
         match self {
@@ -37,14 +40,10 @@ impl IoPath {
         }
     }
 
-    /// Issues what was gathered, and collects what has ended; how much of that wrote.
+    /// Issues what was gathered, and collects what has ended.
     #[inline]
-    pub(crate) fn finish(&mut self, now: Instant, done: &mut Vec<Done>) -> usize {
-        let mut writes = 0;
-        let collect = |d: Done| {
-            writes += usize::from(d.op.is_write());
-            done.push(d);
-        };
+    pub(crate) fn finish(&mut self, now: Instant, done: &mut Vec<Done>) {
+        let collect = |d: Done| done.push(d);
         match self {
             IoPath::Plain(s) => {
                 s.finish_plug(now);
@@ -57,7 +56,6 @@ impl IoPath {
                 s.reap(collect);
             }
         }
-        writes
     }
 
     /// Issues what was gathered.

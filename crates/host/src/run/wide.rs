@@ -11,6 +11,7 @@ use crate::clock;
 use crate::disk::{Disk, IoPath};
 use crate::error::Result;
 use blk::bio::Bio;
+use blk::rmw::Below;
 use blk::stripe::{StripeMap, Striped};
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};

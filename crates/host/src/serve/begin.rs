@@ -4,9 +4,11 @@
 //! Guarantees: a plan that cannot be carried out is rejected with a remedy. Does not keep what it makes: the caller owns it.
 
 use super::check::{CheckedPlan, Export, NbdServer};
+use super::disk::Parts;
 use super::ending::END_TIME;
 use super::export_spec::ExportSetup;
 use super::format;
+use super::geometry::Geometry;
 use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, WriteCache};
 use super::preflight::shows_all;
 use super::running::RunningExport;
@@ -88,12 +90,15 @@ impl OpenDisk {
             drivers.push(open.driver);
             warnings.extend(open.warnings);
         }
+        let logical = plan.geometry.logical.or_else(|| format::made_for(plan));
+        let geometry = Geometry { logical, ..plan.geometry };
+        let open = |parts| threads.disk_of(&plan.name, parts, regions, config, geometry);
         let served = match plan.stripe {
-            None => threads.disk(&plan.name, drivers.remove(0), regions, config)?,
+            None => open(Parts::Plain(drivers.remove(0)))?,
             Some(stripe) => {
                 let map = stripe_map(stripe.chunk_bytes, &drivers).map_err(|e| Error::usage(plan.refused(&e).1))?;
                 warnings.extend(unused(plan, &map, stripe, &drivers));
-                threads.striped(&plan.name, map, drivers, regions, config)?
+                open(Parts::Striped(Arc::new(map), drivers))?
             }
         };
         if plan.on_enospc == OnEnospc::Stop

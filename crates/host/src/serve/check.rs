@@ -373,6 +373,9 @@ impl Errors {
                     self.add(place, &of, "serial", text);
                 }
             }
+            if let Err((key, text)) = disk.geometry.check() {
+                self.add(place, &of, key, text);
+            }
             self.stripe(place, &of, disk);
             for target in &disk.targets {
                 let paths = target.paths();

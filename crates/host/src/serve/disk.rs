@@ -2,9 +2,9 @@
 //! A disk that is served: a driver with the block layer on top, or several of these if it is striped. It also records which IOThread uses
 //! each submitter.
 
+use super::geometry::Geometry;
 use super::helper::HelperThread;
 use super::members::{self, Member, Stored};
-use super::rewrite::Rewrites;
 use super::wakeup::Wakeups;
 use crate::disk::IoPath;
 use crate::disk::limit_hw_queues;
@@ -19,12 +19,13 @@ use blk::id::{CpuId, MAX_SUBMITTERS, SECTOR_SHIFT, Sector, SubmitterId};
 use blk::limits::Limits;
 use blk::qos::rates::LIMIT_NAMES;
 use blk::queue::{Notify, RequestQueue};
+use blk::rmw::{BlockLocks, Wake};
 use blk::settings::QueueConfig;
 use blk::stat::{DiskStats, HctxStats};
 use blk::status::BlkStatus;
 use blk::stripe::{StripeMap, Striped};
 use blk::time::Duration;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RawMutex};
 use std::ops::Add;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -37,14 +38,17 @@ pub struct ServedDisk {
     members: Box<[Member]>,
     /// Where sectors lie on the members, if there are several.
     map: Option<Arc<StripeMap>>,
+    /// Limits as clients see them.
     limits: Limits,
+    /// Bytes of the largest logical block of the members.
+    block_size: u32,
     /// Memory for the data of I/O; region numbers are the same for all members.
     pub regions: Arc<Regions>,
     wakeups: Arc<Wakeups>,
     /// Handles requests that may take long.
     pub(crate) helper: HelperThread,
     /// Blocks that are being rewritten (read, changed, written back), and the writes that wait for that.
-    pub(crate) rewrites: Rewrites,
+    pub(crate) locks: Arc<BlockLocks<RawMutex, Waker>>,
     /// Held while settings change.
     changing: Mutex<()>,
     /// Whether [`ServedDisk::drain`] prevents new I/O.
@@ -82,20 +86,8 @@ pub(crate) struct Waker {
     thread: u16,
 }
 
-impl PartialEq for Waker {
-    fn eq(&self, other: &Waker) -> bool {
-        self.thread == other.thread && Arc::ptr_eq(&self.wakeups, &other.wakeups)
-    }
-}
-
-impl Waker {
-    #[cfg(test)]
-    pub(super) fn new(wakeups: &Arc<Wakeups>, thread: u16) -> Waker {
-        Waker { wakeups: Arc::clone(wakeups), thread }
-    }
-
-    /// Wakes the thread. The work for it must already be stored.
-    pub(crate) fn wake(&self) {
+impl Wake for Waker {
+    fn wake(&self) {
         self.wakeups.wake(self.thread);
     }
 }
@@ -129,6 +121,7 @@ impl ServedDisk {
         parts: Parts,
         regions: Arc<Regions>,
         config: QueueConfig,
+        geometry: Geometry,
         cpus: u16,
         wakeups: &Arc<Wakeups>,
     ) -> Result<ServedDisk> {
@@ -145,19 +138,21 @@ impl ServedDisk {
         let config = QueueConfig { topology: CpuTopology::uniform(cpus), no_sched_by_default: true, ..config };
         let members = drivers.into_iter().map(|driver| member(driver, config.clone(), wakeups));
         let members: Box<[Member]> = members.collect::<Result<_>>()?;
-        let limits = match map {
-            None => *members[0].queue.limits(),
-            Some(_) => Limits::stacked(members.iter().map(|m| m.queue.limits())),
+        let (below, capacity) = match &map {
+            None => (*members[0].queue.limits(), members[0].queue.capacity()),
+            Some(map) => (Limits::stacked(members.iter().map(|m| m.queue.limits())), map.capacity()),
         };
+        let limits = geometry.shown(&below, capacity.0 << SECTOR_SHIFT).map_err(Error::usage)?;
         Ok(ServedDisk {
             name,
             members,
             map,
             limits,
+            block_size: below.logical_block_size,
             regions,
             wakeups: Arc::clone(wakeups),
             helper,
-            rewrites: Rewrites::default(),
+            locks: Arc::default(),
             changing: Mutex::default(),
             drained: Mutex::default(),
             is_drained: AtomicBool::new(false),
@@ -193,9 +188,14 @@ impl ServedDisk {
         self.map.as_deref()
     }
 
-    /// Returns the disk's limits; for several members the strictest of each.
+    /// Returns the disk's limits as clients see them; for several members the strictest of each.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Returns the bytes of a block of its targets. I/O and memory of whole blocks is fast; all other I/O is done by rewriting blocks.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
     }
 
     /// Returns the disk's size.
@@ -429,18 +429,6 @@ impl ServedDisk {
         self.is_drained.load(Ordering::Relaxed)
     }
 
-    /// Announces an export that rewrites blocks. After this returns, [`Rewrites`] records or counts all writes to the disk. No I/O is held
-    /// up for this. `meet` is [`IoThreads::meet`](super::IoThreads::meet).
-    pub(crate) fn expect_rewrites(&self, meet: impl FnOnce()) {
-        self.rewrites.expect();
-        meet();
-    }
-
-    /// Revokes [`ServedDisk::expect_rewrites`] when the export is gone.
-    pub(crate) fn unexpect_rewrites(&self) {
-        self.rewrites.unexpect();
-    }
-
     /// Returns a guard that keeps other threads from draining, resuming or changing the disk. Fails if the disk is drained.
     fn unheld(&self) -> Result<MutexGuard<'_, bool>> {
         let drained = self.drained.lock();
@@ -472,12 +460,6 @@ impl ServedDisk {
     /// Returns a waker for the IOThread with this number.
     pub(super) fn waker(&self, thread: u16) -> Waker {
         Waker { wakeups: Arc::clone(&self.wakeups), thread }
-    }
-
-    /// Returns a waker for the thread with number 0.
-    #[cfg(test)]
-    pub(crate) fn any_waker(&self) -> Waker {
-        self.waker(0)
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Recognises images that are not raw: files that hold a disk in a container of their own.
+//! What the beginning of an image shows: that it is not raw, but holds a disk in a container, and which block size it was made for.
 //!
 //! Guarantees: [`of_target`] finds each format in [`FORMATS`] and names it. Served as raw data, such a file would show its clients the
 //! container, and their writes would destroy it. Does not do: read any of these formats. A client may write such a beginning to its raw
@@ -9,7 +9,7 @@
 
 use super::plan::{DiskPlan, TargetPlan};
 use crate::kernel::signature::{Mark, marks_on};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::path::Path;
 
@@ -51,6 +51,25 @@ pub(super) fn of_target(disk: &DiskPlan, target: &TargetPlan) -> Option<String> 
     ))
 }
 
+/// Headers of a GPT, at the second block of a disk.
+const TABLES: [Mark; 2] = [(b"EFI PART", 512, "512"), (b"EFI PART", 4096, "4096")];
+
+/// Returns the block size that the data of a disk was made for, if its targets are files. Files without a partition table count as made for
+/// 512, the block size of nearly all disks of guests.
+pub(super) fn made_for(plan: &DiskPlan) -> Option<u32> {
+    let paths: Vec<&Path> = plan.targets.iter().map(|t| t.paths().first().copied()).collect::<Option<_>>()?;
+    if !paths.iter().all(|path| fs::metadata(path).is_ok_and(|meta| meta.is_file())) {
+        return None;
+    }
+    let table = |path: &Path| -> io::Result<Option<&str>> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(marks_on(&file, bytes, &TABLES)?.first().copied())
+    };
+    let table = paths.first().and_then(|path| table(path).ok().flatten());
+    Some(table.and_then(|size| size.parse().ok()).unwrap_or(512))
+}
+
 /// Returns the name of the image's format; `None` if it is raw, as far as this can be seen.
 fn format_of(path: &Path) -> io::Result<Option<&'static str>> {
     let mut file = File::open(path)?;
@@ -61,6 +80,7 @@ fn format_of(path: &Path) -> io::Result<Option<&'static str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::TargetSpec;
 
     #[test]
     fn each_format_is_found_and_named_and_raw_data_is_not() {
@@ -81,5 +101,20 @@ mod tests {
             assert_eq!(format_of(&path).unwrap(), None, "{raw:?}");
         }
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// A table for 512 counts even if data behind it looks like one for 4096.
+    #[test]
+    fn a_partition_table_shows_what_the_image_was_made_for() {
+        let path = std::env::temp_dir().join(format!("mqblk-made-for-{}", std::process::id()));
+        let plan = |text: &str| DiskPlan::new("d", TargetSpec::parse(text).unwrap(), text);
+        for (marks, size) in [(&[][..], 512), (&[512], 512), (&[4096], 4096), (&[512, 4096], 512)] {
+            let mut bytes = vec![0; 1 << 16];
+            marks.iter().for_each(|at: &usize| bytes[*at..*at + 8].copy_from_slice(b"EFI PART"));
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(made_for(&plan(path.to_str().unwrap())), Some(size), "{marks:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(made_for(&plan("ram:size=1m,blocksize=4096")), None, "the target knows");
     }
 }

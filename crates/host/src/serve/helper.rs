@@ -9,6 +9,7 @@ use super::disk::Waker;
 use super::members::Stored;
 use crate::driver::Stretch;
 use blk::id::Sector;
+use blk::rmw::Wake;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};

@@ -160,7 +160,10 @@ impl IoThread {
         if worked {
             self.take_mail();
         }
-        self.ports.iter_mut().flatten().for_each(|p| p.begin(now));
+        for port in self.ports.iter_mut().flatten() {
+            worked |= port.has_work();
+            port.begin(now);
+        }
         for (i, entry) in self.sources.iter_mut().enumerate() {
             if let Some(Entry { source, port, .. }) = entry {
                 let port = self.ports[*port].as_mut().expect("a source has a port");
@@ -209,7 +212,7 @@ impl IoThread {
         if !wakeup.doze() {
             return false;
         }
-        let mut ready = true;
+        let mut ready = !self.ports.iter().flatten().any(Port::has_work);
         for (i, entry) in self.sources.iter_mut().enumerate() {
             let Some(entry) = entry else { continue };
             ready &= entry.source.prepare_sleep();
@@ -281,10 +284,6 @@ impl IoThread {
                 }
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
-                }
-                Command::Meet { reply } => {
-                    self.ports.iter_mut().flatten().for_each(Port::follow_rewrites);
-                    let _ = reply.send(());
                 }
                 Command::Retune { polling, cpus, reply } => {
                     self.adaptive = Adaptive::both(polling);

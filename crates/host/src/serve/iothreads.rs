@@ -9,6 +9,7 @@
 use super::adaptive::Polling;
 use super::disk::{Parts, ServedDisk};
 use super::ending::{self, END_TIME};
+use super::geometry::Geometry;
 use super::iothread::IoThread;
 use super::latency::Latency;
 use super::port::SourceId;
@@ -141,10 +142,6 @@ pub(super) enum Command {
     Report {
         reply: Sender<ThreadReport>,
     },
-    /// Makes its ports check whether blocks may be rewritten.
-    Meet {
-        reply: Sender<()>,
-    },
     Retune {
         polling: Polling,
         cpus: Vec<u32>,
@@ -261,7 +258,7 @@ impl IoThreads {
         self.threads.read().get(thread).is_some_and(Option::is_some)
     }
 
-    /// Makes a disk that these threads serve.
+    /// Makes a disk that these threads serve, with the default block sizes.
     pub fn disk(
         &self,
         name: &str,
@@ -269,8 +266,7 @@ impl IoThreads {
         regions: Arc<Regions>,
         config: QueueConfig,
     ) -> Result<Arc<ServedDisk>> {
-        let cpus = self.len().max(1) as u16;
-        ServedDisk::new(name.to_owned(), Parts::Plain(driver), regions, config, cpus, &self.wakeups).map(Arc::new)
+        self.disk_of(name, Parts::Plain(driver), regions, config, Geometry::default())
     }
 
     /// Makes a disk that these threads serve, striped over as many drivers as the map has stripes. All members have `config`, and their
@@ -283,9 +279,20 @@ impl IoThreads {
         regions: Arc<Regions>,
         config: QueueConfig,
     ) -> Result<Arc<ServedDisk>> {
+        self.disk_of(name, Parts::Striped(Arc::new(map), drivers), regions, config, Geometry::default())
+    }
+
+    /// Makes a disk that these threads serve.
+    pub(super) fn disk_of(
+        &self,
+        name: &str,
+        parts: Parts,
+        regions: Arc<Regions>,
+        config: QueueConfig,
+        geometry: Geometry,
+    ) -> Result<Arc<ServedDisk>> {
         let cpus = self.len().max(1) as u16;
-        let parts = Parts::Striped(Arc::new(map), drivers);
-        ServedDisk::new(name.to_owned(), parts, regions, config, cpus, &self.wakeups).map(Arc::new)
+        ServedDisk::new(name.to_owned(), parts, regions, config, geometry, cpus, &self.wakeups).map(Arc::new)
     }
 
     /// Makes a thread serve a source of a disk from now on.
@@ -371,18 +378,6 @@ impl IoThreads {
         let mut all: Vec<_> = answers.iter().collect();
         all.sort_by_key(|r| r.number);
         all
-    }
-
-    /// Returns when the ports of all threads have seen which disks have rewrites.
-    pub(crate) fn meet(&self) {
-        let (reply, answers) = mpsc::channel();
-        for (number, running) in self.threads.read().iter().enumerate() {
-            if let Some(running) = running {
-                running.send(&self.wakeups, number, Command::Meet { reply: reply.clone() });
-            }
-        }
-        drop(reply);
-        answers.iter().for_each(drop);
     }
 
     /// Changes polling and CPUs of an IOThread.

@@ -7,6 +7,7 @@
 //! - [`check`]: makes a consistent plan of it
 //! - [`preflight`]: checks on this machine whether the plan can be carried out
 //! - `format`: refuses images that are not raw
+//! - [`geometry`]: the block sizes that clients see
 //! - [`mapping`]: the rules of virtqueues and IOThreads
 //! - [`reload`]: the changes from one plan to the next
 //!
@@ -16,6 +17,7 @@
 
 pub mod check;
 mod format;
+pub mod geometry;
 pub mod cpus;
 pub mod mapping;
 pub mod export_spec;
@@ -36,8 +38,8 @@ mod iothreads;
 mod latency;
 mod members;
 mod trial;
+mod block_buffers;
 mod port;
-pub(crate) mod rewrite;
 pub(crate) mod running;
 mod source;
 pub mod view;

@@ -5,6 +5,7 @@
 //! [`ServePlan::check`](super::check) makes a [`CheckedPlan`](super::check::CheckedPlan) from a plan. Two plans can be compared, which is
 //! how a reload finds what was added and removed. Does not do: read a file, open a device, start a thread.
 
+use super::geometry::Geometry;
 use super::mapping::Mapping;
 use crate::target::TargetSpec;
 use std::path::Path;
@@ -78,6 +79,8 @@ pub struct DiskPlan {
     pub read_only: bool,
     /// The disk's serial number for guests, at most [`SERIAL_MAX`] printable characters; `None` = the disk's name, cut to that length.
     pub serial: Option<String>,
+    /// Block sizes that clients see.
+    pub geometry: Geometry,
     /// Images may begin as those of another format do (`format = "raw"`). Otherwise such images are refused.
     pub is_raw: bool,
     /// Files are opened with O_DIRECT, which bypasses the page cache (`direct=1`).
@@ -102,6 +105,7 @@ impl DiskPlan {
             settings: Vec::new(),
             read_only: false,
             serial: None,
+            geometry: Geometry::default(),
             is_raw: false,
             direct: true,
             write_cache: WriteCache::Back,

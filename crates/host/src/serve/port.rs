@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An IOThread's entry to one disk: its submitter, its descriptors to wait on, and buffers for sources that have none.
 //!
-//! Guarantees: a submitted bio enters the block layer once; bios that cannot enter at once do so in order of submission. The exception is
-//! a bio that writes to blocks that are being rewritten ([`rewrite`](super::rewrite)): it waits for the rewrite while other bios pass it.
+//! Guarantees: a submitted I/O enters the block layer once. I/O of whole blocks that cannot enter at once does so in order of submission;
+//! the exception is a write to blocks that are rewritten ([`blk::rmw`]): it waits for that while other I/O passes it. I/O of parts of
+//! blocks is exact: it changes no other byte.
 //! Needs from callers: they take no request from a client while there is no room ([`Port::has_capacity`]).
 
+use super::block_buffers::BlockBuffers;
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
-use super::rewrite::Writes;
 use crate::disk::IoPath;
 use crate::error::Result;
 use blk::bio::{Bio, DataRef};
 use blk::id::HctxId;
+use blk::rmw::{ByteIo, Entry};
 use blk::submitter::Done;
 use blk::time::{Duration, Instant};
-use std::collections::VecDeque;
+use parking_lot::RawMutex;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -46,41 +48,15 @@ impl SourceId {
     }
 }
 
-/// A bio that waits for a slot.
-struct Waiting {
-    bio: Bio,
-    /// The bio may write to blocks that are being rewritten, because it is part of the rewrite.
-    rewrites: bool,
-}
-
-/// The result of a bio's attempt to enter the block layer.
-enum Entry {
-    Done,
-    /// There is no slot for it.
-    Full,
-    /// Its blocks are being rewritten.
-    Held,
-}
-
 /// See the module's text. Fields are dropped in this order.
 pub struct Port {
     sub: IoPath,
+    entry: Entry<RawMutex, Waker>,
+    blocks: BlockBuffers,
     /// Declared, and so dropped, after `sub`, which uses its drivers: the last owner closes the image.
     disk: Arc<ServedDisk>,
     /// The IOThread's number.
     thread: u16,
-    /// Bios that found no slot, oldest first.
-    backlog: VecDeque<Waiting>,
-    /// Bios whose blocks are being rewritten.
-    held: VecDeque<Bio>,
-    /// The writes that [`Rewrites`](super::rewrite::Rewrites) records.
-    writes: Arc<Writes>,
-    /// Number of recorded writes, including those that are only counted.
-    writes_inside: usize,
-    /// Number of all writing bios inside the block layer.
-    writes_out: usize,
-    /// Whether writes ask [`Rewrites`](super::rewrite::Rewrites) before they enter.
-    asks: bool,
     buffers: Option<(u16, Vec<u32>)>,
     /// Hardware queues where completions appear, with the number of their member.
     hctxs: Vec<(usize, HctxId)>,
@@ -94,17 +70,13 @@ impl Port {
     pub(super) fn new(disk: &Arc<ServedDisk>, thread: u16) -> Result<Port> {
         let sub = disk.io_path(thread)?;
         Ok(Port {
+            entry: Entry::new(&disk.locks, disk.waker(thread), disk.block_size()),
+            blocks: BlockBuffers::new(disk),
             disk: Arc::clone(disk),
             thread,
             generation: sub.state_generation(),
             hctxs: sub.hctxs(),
             sub,
-            backlog: VecDeque::new(),
-            held: VecDeque::new(),
-            writes: disk.rewrites.add_port(),
-            writes_inside: 0,
-            writes_out: 0,
-            asks: disk.rewrites.are_expected(),
             buffers: None,
             starts: Starts::default(),
             users: 0,
@@ -124,82 +96,21 @@ impl Port {
     /// Whether a client's next request may be taken.
     #[inline]
     pub fn has_capacity(&self) -> bool {
-        self.backlog.is_empty()
+        self.entry.has_capacity()
     }
 
-    /// Submits a bio whose user data comes from [`SourceId::tagged`].
+    /// Submits a bio whose user data comes from [`SourceId::tagged`]. It need not be whole blocks of the disk's targets.
     #[inline]
     pub fn submit(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
-        let writes = bio.op.is_write();
-        // By far the most common case: nothing waits, no lock is taken, and the bio is copied only to its slot.
-        if self.backlog.is_empty() && !(writes && self.asks) && self.sub.submit(&bio, now).is_ok() {
-            self.writes_out += usize::from(writes);
-            return;
-        }
-        self.place(Waiting { bio, rewrites: false }, now);
+        self.entry.submit(&mut self.sub, &mut self.blocks, bio, now);
     }
 
-    /// As [`Port::submit`], for a rewrite that holds the bio's blocks.
-    pub(crate) fn submit_rewrite(&mut self, bio: Bio, now: Instant) {
-        self.starts.begin(bio.user_data, now);
-        self.place(Waiting { bio, rewrites: true }, now);
-    }
-
-    #[inline(never)]
-    fn place(&mut self, waiting: Waiting, now: Instant) {
-        if !self.backlog.is_empty() {
-            return self.backlog.push_back(waiting);
-        }
-        match self.enter(&waiting, now) {
-            Entry::Done => {}
-            Entry::Full => self.backlog.push_back(waiting),
-            Entry::Held => self.held.push_back(waiting.bio),
-        }
-    }
-
-    fn enter(&mut self, waiting: &Waiting, now: Instant) -> Entry {
-        let Waiting { bio, rewrites } = waiting;
-        let writes = bio.op.is_write();
-        if writes && self.asks && !rewrites {
-            return self.enter_known(bio, now);
-        }
-        if self.sub.submit(bio, now).is_err() {
-            return Entry::Full;
-        }
-        self.writes_out += usize::from(writes);
-        Entry::Done
-    }
-
-    /// Lets a bio that writes enter, on a disk where blocks may be rewritten.
-    fn enter_known(&mut self, bio: &Bio, now: Instant) -> Entry {
-        let range = bio.sector.0..bio.sector.0.saturating_add(u64::from(bio.nr_sectors));
-        let rewrites = &self.disk.rewrites;
-        if !rewrites.enter(&self.writes, bio.user_data, range, || self.waker()) {
-            return Entry::Held;
-        }
-        if self.sub.submit(bio, now).is_err() {
-            rewrites.leave(&self.writes, bio.user_data);
-            return Entry::Full;
-        }
-        self.writes_inside += 1;
-        self.writes_out += 1;
-        Entry::Done
-    }
-
-    /// Checks whether writes must ask from now on, and counts writes inside that have not asked. A freeze of the disk could not replace
-    /// the counting: it waits only for requests, and some of these bios may not be requests yet.
+    /// As [`Port::submit`], for any bytes.
     #[inline]
-    pub(super) fn follow_rewrites(&mut self) {
-        let expected = self.disk.rewrites.are_expected();
-        if self.asks != expected {
-            self.asks = expected;
-            let unknown = self.writes_out - self.writes_inside;
-            if expected && unknown > 0 {
-                self.disk.rewrites.enter_unknown(&self.writes, unknown);
-                self.writes_inside += unknown;
-            }
-        }
+    pub fn submit_bytes(&mut self, io: ByteIo, now: Instant) {
+        self.starts.begin(io.user_data, now);
+        self.entry.submit_bytes(&mut self.sub, &mut self.blocks, io, now);
     }
 
     /// Returns a free buffer of [`BUFFER_BYTES`] and its number, if there is one.
@@ -223,48 +134,22 @@ impl Port {
     /// Begins a round, in which bios are gathered into batches.
     #[inline]
     pub(super) fn begin(&mut self, now: Instant) {
-        self.follow_rewrites();
         self.sub.start_plug(0);
-        if !(self.held.is_empty() && self.backlog.is_empty()) {
-            self.retry(now);
-        }
-    }
-
-    /// Retries bios that were held, and those that found no slot.
-    #[cold]
-    fn retry(&mut self, now: Instant) {
-        for _ in 0..self.held.len() {
-            if let Some(bio) = self.held.pop_front() {
-                self.place(Waiting { bio, rewrites: false }, now);
-            }
-        }
-        while let Some(waiting) = self.backlog.pop_front() {
-            match self.enter(&waiting, now) {
-                Entry::Done => {}
-                Entry::Full => {
-                    self.backlog.push_front(waiting);
-                    break;
-                }
-                Entry::Held => self.held.push_back(waiting.bio),
-            }
-        }
+        self.entry.begin(&mut self.sub, &mut self.blocks, now);
     }
 
     /// Issues the gathered bios, and collects completed ones.
     #[inline]
     pub(super) fn end(&mut self, now: Instant, done: &mut Vec<Done>) {
         let before = done.len();
-        self.writes_out -= self.sub.finish(now, done);
-        if self.writes_inside > 0 {
-            self.leave(&done[before..]);
-        }
+        self.sub.finish(now, done);
+        self.entry.end(done, before);
     }
 
-    /// Reports completed bios that [`Rewrites`](super::rewrite::Rewrites) has recorded.
-    fn leave(&mut self, done: &[Done]) {
-        for d in done.iter().filter(|d| d.op.is_write()) {
-            self.writes_inside -= usize::from(self.disk.rewrites.leave(&self.writes, d.user_data));
-        }
+    /// Whether I/O goes on in the next round, without a signal.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.entry.has_work()
     }
 
     /// Returns how long a bio that completes at `now` took, in nanoseconds.
@@ -280,7 +165,7 @@ impl Port {
 
     /// Whether no bio is in flight or waiting.
     pub(super) fn is_idle(&self) -> bool {
-        self.sub.outstanding() == 0 && self.backlog.is_empty() && self.held.is_empty()
+        self.sub.outstanding() == 0 && self.entry.is_idle()
     }
 
     /// Whether the hardware queues have changed since the last call.
@@ -310,7 +195,6 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        self.disk.rewrites.remove_port(&self.writes);
         if let Some((number, free)) = &self.buffers
             && free.len() == BUFFERS as usize
         {

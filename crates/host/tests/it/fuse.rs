@@ -257,10 +257,18 @@ fn fallocate_punches_holes_and_writes_zeroes() {
         assert_eq!(back[at], byte, "at {at}");
     }
     assert!(back[3 << 20..][..64 << 10].iter().all(|b| *b == 0) && back[(3 << 20) + (64 << 10)] == 0x5a);
-    // Allocation beyond the size is rejected, and so is half a block.
-    for arguments in [&["--length", "1M"][..], &["--punch-hole", "--offset", "100", "--length", "1M"]] {
-        assert!(!fallocate(arguments).status.success(), "{arguments:?}");
+    // Any bytes, with their neighbours.
+    for mode in ["--punch-hole", "--zero-range"] {
+        file.write_all_at(&[0x77; 16384], 0).unwrap();
+        let odd = fallocate(&[mode, "--keep-size", "--offset", "1000", "--length", "9001"]);
+        assert!(odd.status.success(), "{odd:?}");
+        file.read_exact_at(&mut back[..16384], 0).unwrap();
+        let zeroes = 1000..10001;
+        let wrong = (0..16384).find(|at| (back[*at] == 0) != zeroes.contains(at));
+        assert_eq!(wrong, None, "{mode}");
     }
+    // Allocation without zeroes is rejected.
+    assert!(!fallocate(&["--length", "1M"]).status.success());
     drop(file);
     mounted.check_idle();
 }

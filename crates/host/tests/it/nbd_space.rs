@@ -288,22 +288,60 @@ fn cache_reads_ahead() {
     server.check_idle();
 }
 
+/// Writes, zeroes and reads of any bytes, many at once in the same few blocks, against a model in the client's memory.
 #[test]
-fn block_sizes_are_those_of_the_disk() {
-    let server = Server::new("ram:size=16m,blocksize=4096");
-    server.python(
-        "
-assert [h.get_block_size(n) for n in (nbd.SIZE_MINIMUM, nbd.SIZE_PREFERRED, nbd.SIZE_MAXIMUM)] == [4096, 4096, 32 << 20]
-h.pwrite(b'x' * 4096, 4096)
-for f in (h.trim, h.zero, h.cache, lambda n, at: h.pread(n, at), lambda n, at: h.pwrite(b'y' * n, at)):
-    fails(errno.EINVAL, lambda: f(512, 4096))
-    fails(errno.EINVAL, lambda: f(4096, 512))
-fails(errno.EINVAL, lambda: status(h, 512, 0))
-fails(errno.EINVAL, lambda: h.pread((32 << 20) + 4096, 0))
-assert h.pread(4096, 4096) == b'x' * 4096
+fn any_bytes_are_served_exactly() {
+    for target in ["ram:size=16m,blocksize=4096", "model:size=16m,over=ram,lat_us=300"] {
+        let server = Server::new(target);
+        server.python(
+            "
+import random
+assert [h.get_block_size(n) for n in (nbd.SIZE_MINIMUM, nbd.SIZE_PREFERRED, nbd.SIZE_MAXIMUM)] == [1, 4096, 32 << 20]
+seed = 20261126
+print('seed', seed)
+r = random.Random(seed)
+size, span = h.get_size(), 6 * 4096
+model = bytearray(size)
+def begin(at, n):
+    kind = r.choice('wwwzr')
+    if kind == 'w':
+        data = r.randbytes(n)
+        model[at:at + n] = data
+        return h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), at, flags=r.choice((0, nbd.CMD_FLAG_FUA)))
+    if kind == 'z':
+        model[at:at + n] = bytes(n)
+        return h.aio_zero(n, at)
+    return h.aio_pread(nbd.Buffer(n), at)
+for i in range(250):
+    # Neighbours that do not overlap, in any order.
+    base = r.choice((0, size - span, r.randrange(size - span)))
+    cuts = sorted(r.sample(range(1, span), r.randrange(1, 30)))
+    parts = list(zip([0] + cuts, cuts + [span]))
+    r.shuffle(parts)
+    out = [begin(base + a, b - a) for a, b in parts]
+    while out:
+        h.poll(-1)
+        out = [c for c in out if not h.aio_command_completed(c)]
+    assert h.pread(span, base) == model[base:base + span], i
+    at = r.randrange(size - 5000)
+    n = r.randrange(1, 5000)
+    assert h.pread(n, at) == model[at:at + n], i
+# Longer than a buffer of rewritten blocks, and from and to odd places.
+long = r.randbytes((5 << 20) + 777)
+h.pwrite(long, 12345)
+model[12345:12345 + len(long)] = long
+h.zero((3 << 20) + 1, (1 << 20) + 99)
+model[(1 << 20) + 99:(4 << 20) + 100] = bytes((3 << 20) + 1)
+assert h.pread(size, 0) == model
+h.trim(5000, 100)
+assert h.pread(100, 0) == model[:100] and h.pread(5000, 5100) == model[5100:10100], 'neighbours of what was trimmed'
+assert [e[0] for e in status(h, 1000, 333)] == [1000]
+fails(errno.EINVAL, lambda: h.pread((32 << 20) + 1, 0))
+fails(errno.EINVAL, lambda: h.pread(2, size - 1))
 ",
-    );
-    server.check_idle();
+        );
+        server.check_idle();
+    }
 }
 
 /// Clients cannot be notified of another size. A later client sees the new size, and an earlier one can use the old size as

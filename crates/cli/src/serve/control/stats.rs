@@ -41,6 +41,9 @@ fn of_disk(disk: &ServedDisk) -> Value {
     let members = disk.members();
     json!({
         "bytes": disk.capacity().0 * 512,
+        "logical_block_size": disk.limits().logical_block_size,
+        "physical_block_size": disk.limits().physical_block_size,
+        "target_block_size": disk.block_size(),
         "scheduler": members[0].queue.scheduler(),
         "nr_hw_queues": members.iter().map(|m| u32::from(m.queue.map().nr_hw_queues())).sum::<u32>(),
         "drained": disk.is_drained(),

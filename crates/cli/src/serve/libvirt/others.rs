@@ -9,7 +9,7 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 /// Elements that `xml` reads, or that change nothing.
-const READ: [&str; 13] = [
+const READ: [&str; 14] = [
     "driver",
     "source",
     "target",
@@ -18,6 +18,7 @@ const READ: [&str; 13] = [
     "transient",
     "serial",
     "iotune",
+    "blockio",
     "alias",
     "backingStore",
     "privateData",
@@ -41,8 +42,6 @@ const CHANGE_DATA: [(&str, &str); 4] = [
 pub struct Others {
     /// Names of its elements, and of those of its source as `source/NAME`.
     elements: Vec<String>,
-    /// `<blockio logical_block_size=>`.
-    logical_block_size: Option<String>,
 }
 
 impl Others {
@@ -67,14 +66,7 @@ impl Others {
     /// Returns why the disk cannot be served.
     pub fn keeps_out(&self) -> Option<String> {
         let has = |name: &str| self.elements.iter().any(|e| e == name);
-        if let Some((_, why)) = CHANGE_DATA.iter().find(|(name, _)| has(name)) {
-            return Some((*why).to_owned());
-        }
-        let size = self.logical_block_size.as_deref().filter(|size| !["0", "512"].contains(&size.trim()))?;
-        Some(format!(
-            "logical_block_size='{}': its guest has sectors of that size, and 512 would be served",
-            shown(size)
-        ))
+        CHANGE_DATA.iter().find(|(name, _)| has(name)).map(|(_, why)| (*why).to_owned())
     }
 
     /// Returns a warning for each group of elements without effect.
@@ -100,13 +92,7 @@ fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
     let inside: Vec<&str> = path.iter().map(String::as_str).collect();
     match (&inside[..], disks.last_mut()) {
         (["domain", "devices"], _) if name == "disk" => disks.push(Others::default()),
-        (["domain", "devices", "disk"], Some(disk)) => {
-            if name == "blockio" {
-                let size = tag.try_get_attribute("logical_block_size").ok().flatten();
-                disk.logical_block_size = size.map(|size| size.value.clone().into_owned());
-            }
-            disk.elements.push(name);
-        }
+        (["domain", "devices", "disk"], Some(disk)) => disk.elements.push(name),
         (["domain", "devices", "disk", "source"], Some(disk)) => disk.elements.push(format!("source/{name}")),
         _ => {}
     }

@@ -3,6 +3,7 @@
 
 use super::*;
 use host::serve::check::{CheckedPlan, HostFacts};
+use host::serve::geometry::Geometry;
 
 const PUBLISHED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/iothreads-domain.xml"));
 
@@ -137,14 +138,29 @@ fn a_disk_whose_data_is_not_its_file_is_left_out() {
     left_out(&source(""), "<mirror type='file' file='/copy'/>", "a block job copies it");
     // A prefix changes nothing.
     left_out(&source(""), &encryption.replace("encryption", "q:encryption"), "it is encrypted");
-    let blockio = "<blockio logical_block_size='4096' physical_block_size='4096'/>";
-    left_out(&source(""), blockio, "logical_block_size='4096'");
+    for (size, why) in [("3000", "must be 512, 1024, 2048 or 4096"), ("4k", "must be a number")] {
+        left_out(&source(""), &format!("<blockio logical_block_size='{size}'/>"), why);
+    }
+}
+
+#[test]
+fn block_sizes_are_those_of_the_domain() {
+    for (blockio, expected) in [
+        ("", (None, None)),
+        ("<blockio logical_block_size='0'/>", (None, None)),
+        ("<blockio logical_block_size='4096' physical_block_size='16384'/>", (Some(4096), Some(16384))),
+        ("<blockio physical_block_size='4096'/>", (None, Some(4096))),
+    ] {
+        let found = read(&domain("", "<driver type='raw'/>", blockio)).unwrap();
+        assert_eq!(found.plan.disks[0].geometry, Geometry { logical: expected.0, physical: expected.1 }, "{blockio}");
+        assert!(found.warnings.iter().all(|w| !w.contains("blockio")), "{:?}", found.warnings);
+    }
 }
 
 #[test]
 fn elements_without_effect_are_named() {
     let more = "<boot order='1'/><alias name='ua-1'/><address type='pci' slot='0x05'/><wwn>5000c500</wwn><new/>\
-                <blockio logical_block_size='512'/><backingStore/><serial>123456789012345678901</serial>";
+                <backingStore/><serial>123456789012345678901</serial>";
     let text = domain("", "<driver type='raw'/>", more);
     let text = text.replace("<source dev='/dev/vg/data'/>", "<source dev='/d'><seclabel/><reservations/></source>");
     let found = read(&text).unwrap();
@@ -152,7 +168,7 @@ fn elements_without_effect_are_named() {
         found.warnings,
         [
             "disk 'vda': copy its <boot>, <address> into the <disk> that is printed here",
-            "disk 'vda': <source/reservations>, <wwn>, <new>, <blockio> has no effect",
+            "disk 'vda': <source/reservations>, <wwn>, <new> has no effect",
             "disk 'vda': its serial number is cut to 20 characters, as in QEMU",
         ]
     );

@@ -92,6 +92,7 @@ pub struct Disk {
     pub transient: Option<IgnoredAny>,
     pub serial: Option<String>,
     pub iotune: Option<IoTune>,
+    pub blockio: Option<BlockIo>,
 }
 
 impl Disk {
@@ -160,6 +161,15 @@ pub struct Target {
     pub dev: Option<String>,
     #[serde(rename = "@bus")]
     pub bus: Option<String>,
+}
+
+/// `<blockio>`; 0 is the default.
+#[derive(Deserialize)]
+pub struct BlockIo {
+    #[serde(rename = "@logical_block_size")]
+    pub logical_block_size: Option<String>,
+    #[serde(rename = "@physical_block_size")]
+    pub physical_block_size: Option<String>,
 }
 
 /// `<iotune>`.

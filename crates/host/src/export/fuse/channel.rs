@@ -3,9 +3,8 @@
 //!
 //! Guarantees: a write's data is received into the memory that the driver reads, a read's data is sent from the memory that the driver
 //! filled. At most [`SLOTS`] requests are in flight; more wait in the kernel, for this or another descriptor of the same mount. A received
-//! request is answered once, whatever happens. The exception is a mount that is gone, which is logged once. A write of less than whole
-//! blocks reads the blocks first. From that read to the write's completion, all other writes to these blocks wait, whichever export they
-//! come from (`serve::rewrite`). Nothing is allocated per request.
+//! request is answered once, whatever happens. The exception is a mount that is gone, which is logged once. Reads, writes, and zeroes may
+//! be any bytes. Nothing is allocated per request.
 //!
 //! Needs from callers: a non-blocking descriptor, after INIT.
 //!
@@ -20,13 +19,12 @@ use crate::error::Result;
 use crate::serve::helper::HelperAnswers;
 use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
-use blk::id::Sector;
+use blk::rmw::ByteIo;
 use blk::status::BlkStatus;
 use blk::submitter::Done;
 use blk::time::Instant;
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,8 +33,8 @@ use std::sync::{Arc, OnceLock};
 pub const SLOTS: usize = 64;
 /// Maximum number of requests that one round takes, so that other sources and channels get their turn.
 const ROUND: usize = 16;
-/// Maximum number of sectors of one write-zeroes bio: 1 GiB.
-const WALK_SECTORS: u64 = 1 << 21;
+/// Bytes of one write-zeroes I/O: up to the next multiple of this.
+const WALK_BYTES: u64 = 1 << 30;
 const SECTOR: u64 = 512;
 /// Maximum number of tries to send a reply while the kernel has no memory for it.
 const TRIES: usize = 1000;
@@ -85,8 +83,6 @@ impl Shared {
 enum Kind {
     Read,
     Write,
-    /// A write of less than whole blocks; the blocks are being read.
-    Fill,
     Flush,
     Zero,
     SeekData,
@@ -112,10 +108,8 @@ struct Slot {
     flushed: bool,
     /// The data of a write after its first [`SMALL_BYTES`]; the memory of a long read.
     large: Option<Large>,
-    /// Memory for the whole blocks that a partial write touches.
-    whole: Option<Large>,
-    /// The byte range of the disk that the request holds exclusively.
-    alone: Option<Range<u64>>,
+    /// No other write to its blocks may be in flight.
+    alone: bool,
 }
 
 impl Slot {
@@ -132,25 +126,9 @@ impl Slot {
             walked: 0,
             flushed: false,
             large: None,
-            whole: None,
-            alone: None,
+            alone: false,
         }
     }
-
-    /// Returns the byte range of whole blocks that the request touches.
-    #[inline]
-    fn cover(&self, block: u64) -> Range<u64> {
-        self.offset / block * block..(self.offset + self.bytes).next_multiple_of(block)
-    }
-}
-
-/// Why the last request that was received cannot begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stall {
-    /// It waits for memory that other requests of this channel use.
-    Memory(u16),
-    /// It waits for blocks that other requests use, of any export. Their completion wakes this thread.
-    Blocks(u16),
 }
 
 /// See the module's text.
@@ -163,7 +141,8 @@ pub struct Channel {
     free: Vec<u16>,
     /// Receives what does not fit into the slot's memory of the next request's data.
     landing: Option<Large>,
-    stalled: Option<Stall>,
+    /// The last request that was received, if it waits for memory that other requests of this channel use.
+    stalled: Option<u16>,
     /// Requests whose next step is due.
     going_on: VecDeque<u16>,
     bios: usize,
@@ -204,10 +183,8 @@ impl Channel {
             gone: false,
             served: 0,
         };
-        // Two pieces always exist, because a partial write needs two, even if memory is short later.
-        let (landing, other) = (channel.memory.take_new()?, channel.memory.take_new()?);
-        channel.memory.give_back(other);
-        channel.landing = Some(landing);
+        // One piece always exists, even if memory is short later.
+        channel.landing = Some(channel.memory.take_new()?);
         Ok(channel)
     }
 
@@ -283,7 +260,7 @@ impl Channel {
             Action::Write { offset, bytes, stable, alone } => {
                 let mut slot = Slot::new(unique, Kind::Write, offset, u64::from(bytes));
                 slot.stable = stable;
-                slot.alone = alone.then_some(0..0);
+                slot.alone = alone;
                 if bytes as usize > SMALL_BYTES {
                     slot.large = self.landing.take();
                 }
@@ -310,162 +287,78 @@ impl Channel {
     /// Begins a request, or has it wait.
     #[inline]
     fn begin(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
-        let block = u64::from(self.shared.disk.limits().logical_block_size);
         let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
-        let cover = slot.cover(block);
-        match slot.kind {
-            Kind::Read if cover.end - cover.start > SMALL_BYTES as u64 => {
-                slot.large = self.memory.take().or_else(|| self.landing.take());
-                if slot.large.is_none() {
-                    self.stalled = Some(Stall::Memory(number));
-                    return;
-                }
-            }
-            Kind::Write if slot.alone.is_some() => return self.begin_alone(number, cover, block, id, port, now),
-            _ => {}
-        }
-        self.slot(number).holds = 1;
-        match self.slot(number).kind {
-            Kind::Read => self.submit_read(number, cover, id, port, now),
-            Kind::Write => self.submit_write(number, id, port, now),
-            Kind::Flush => self.submit(Bio::flush(), number, id, port, now),
-            Kind::Zero => self.walk(number, id, port, now),
-            Kind::Fill | Kind::SeekData | Kind::SeekHole => unreachable!("they do not begin here"),
-        }
-        self.release(number);
-    }
-
-    /// Begins a write from the page cache, or of less than whole blocks.
-    #[cold]
-    fn begin_alone(&mut self, number: u16, cover: Range<u64>, block: u64, id: SourceId, port: &mut Port, now: Instant) {
-        let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
-        let is_whole = cover == (slot.offset..slot.offset + slot.bytes);
-        if !is_whole && slot.whole.is_none() {
-            slot.whole = self.memory.take().or_else(|| self.landing.take());
-            if slot.whole.is_none() {
-                self.stalled = Some(Stall::Memory(number));
+        if slot.kind == Kind::Read && slot.bytes > SMALL_BYTES as u64 {
+            slot.large = self.memory.take().or_else(|| self.landing.take());
+            if slot.large.is_none() {
+                self.stalled = Some(number);
                 return;
             }
         }
-        let rewrites = &self.shared.disk.rewrites;
-        // First take hold of the range, then wait until earlier writes in it have completed.
-        let is_held = slot.alone.as_ref().is_some_and(|held| !held.is_empty());
-        if !is_held && rewrites.hold(sectors_of(&cover), port.waker()) {
-            slot.alone = Some(cover.clone());
-        }
-        if slot.alone.as_ref() != Some(&cover) || !rewrites.is_clear(&sectors_of(&cover)) {
-            self.stalled = Some(Stall::Blocks(number));
-            return;
-        }
-        slot.holds = 1;
-        if is_whole {
-            self.submit_write(number, id, port, now);
-        } else {
-            slot.kind = Kind::Fill;
-            let (first, last) = (slot.offset > cover.start, slot.offset + slot.bytes < cover.end);
-            let data = slot.whole.as_ref().expect("just taken").data();
-            let sectors = (block / SECTOR) as u32;
-            let end = cover.end - block;
-            if first {
-                self.submit(Bio::read(Sector(cover.start / SECTOR), sectors, data), number, id, port, now);
-            }
-            if last && !(first && end == cover.start) {
-                let data = data.advance(end - cover.start);
-                self.submit(Bio::read(Sector(end / SECTOR), sectors, data), number, id, port, now);
-            }
+        self.slot(number).holds = 1;
+        match self.slot(number).kind {
+            Kind::Read => self.submit_read(number, id, port, now),
+            Kind::Write => self.submit_write(number, id, port, now),
+            Kind::Flush => self.submit_flush(number, id, port, now),
+            Kind::Zero => self.walk(number, id, port, now),
+            Kind::SeekData | Kind::SeekHole => unreachable!("they do not begin here"),
         }
         self.release(number);
     }
 
     #[inline]
-    fn submit(&mut self, bio: Bio, number: u16, id: SourceId, port: &mut Port, now: Instant) {
-        let slot = self.slot(number);
-        slot.holds += 1;
-        let rewrites = slot.alone.is_some();
+    fn submit_flush(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        self.slot(number).holds += 1;
         self.bios += 1;
-        let bio = bio.with_user_data(id.tagged(u32::from(number)));
-        if rewrites { port.submit_rewrite(bio, now) } else { port.submit(bio, now) }
+        port.submit(Bio::flush().with_user_data(id.tagged(u32::from(number))), now);
+    }
+
+    /// Submits an I/O of the request in a slot; its user data is set here.
+    #[inline]
+    fn submit(&mut self, io: ByteIo, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        self.slot(number).holds += 1;
+        self.bios += 1;
+        port.submit_bytes(ByteIo { user_data: id.tagged(u32::from(number)), ..io }, now);
     }
 
     #[inline]
-    fn submit_read(&mut self, number: u16, cover: Range<u64>, id: SourceId, port: &mut Port, now: Instant) {
+    fn submit_read(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         let small = self.memory.small(number);
-        let data = self.slot(number).large.as_ref().map_or(small, Large::data);
-        let sectors = ((cover.end - cover.start) / SECTOR) as u32;
-        self.submit(Bio::read(Sector(cover.start / SECTOR), sectors, data), number, id, port, now);
+        let Slot { offset, bytes, large, .. } = self.slot(number);
+        let data = large.as_ref().map_or(small, Large::data);
+        let io = ByteIo::new(Op::Read, *offset, *bytes, data);
+        self.submit(io, number, id, port, now);
     }
 
-    /// Submits a write of whole blocks from the memory of the slot and its large piece.
+    /// Submits a write from the memory of the slot and its large piece.
     #[inline]
     fn submit_write(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         let small = self.memory.small(number);
-        let Slot { offset, bytes, stable, large, .. } = self.slot(number);
-        let (offset, first, stable) = (*offset, (*bytes).min(SMALL_BYTES as u64), *stable);
-        let (rest, behind) = (*bytes - first, large.as_ref().map(Large::data));
-        self.submit_piece(offset, first, small, stable, number, id, port, now);
-        if let (1.., Some(behind)) = (rest, behind) {
-            self.submit_piece(offset + first, rest, behind, stable, number, id, port, now);
+        let Slot { offset, bytes, stable, large, alone, .. } = self.slot(number);
+        let flags = if *stable { OpFlags::FUA } else { OpFlags::NONE };
+        let first = (*bytes).min(SMALL_BYTES as u64);
+        let io = |from, bytes, data| ByteIo { flags, exclusive: *alone, ..ByteIo::new(Op::Write, from, bytes, data) };
+        let rest = large.as_ref().map(|large| io(*offset + first, *bytes - first, large.data()));
+        let io = io(*offset, first, small);
+        self.submit(io, number, id, port, now);
+        if let Some(rest) = rest {
+            self.submit(rest, number, id, port, now);
         }
     }
 
-    #[inline]
-    #[allow(clippy::too_many_arguments, reason = "one call, from two places")]
-    fn submit_piece(
-        &mut self,
-        offset: u64,
-        bytes: u64,
-        data: DataRef,
-        stable: bool,
-        number: u16,
-        id: SourceId,
-        port: &mut Port,
-        now: Instant,
-    ) {
-        let flags = if stable { OpFlags::FUA } else { OpFlags::NONE };
-        let bio = Bio { op: Op::Write, flags, ..Bio::read(Sector(offset / SECTOR), (bytes / SECTOR) as u32, data) };
-        self.submit(bio, number, id, port, now);
-    }
-
-    /// Submits the next write-zeroes bio. With write-through a flush comes last, because write zeroes has no FUA flag.
+    /// Submits the next write of zeroes. With write-through a flush comes last, because write zeroes has no FUA flag.
     fn walk(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         let slot = self.slot(number);
-        let left = (slot.bytes - slot.walked) / SECTOR;
-        let bio = if left > 0 {
-            let sectors = left.min(WALK_SECTORS);
-            let sector = Sector((slot.offset + slot.walked) / SECTOR);
-            slot.walked += sectors * SECTOR;
-            let flags = if slot.keep { OpFlags::NOUNMAP } else { OpFlags::NONE };
-            Bio { op: Op::WriteZeroes, flags, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
-        } else {
+        let (from, end) = (slot.offset + slot.walked, slot.offset + slot.bytes);
+        if from == end {
             slot.flushed = true;
-            Bio::flush()
-        };
-        self.submit(bio, number, id, port, now);
-    }
-
-    /// Does the next step of a request.
-    fn go_on(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
-        if self.slot(number).kind == Kind::Zero {
-            return self.walk(number, id, port, now);
+            return self.submit_flush(number, id, port, now);
         }
-        // The blocks of a partial write were read; its data is copied over them.
-        let small = self.memory.small(number);
-        let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
-        let (Some(whole), Some(cover)) = (&slot.whole, slot.alone.clone()) else {
-            unreachable!("blocks were read to somewhere");
-        };
-        let (from, first) = (slot.offset - cover.start, slot.bytes.min(SMALL_BYTES as u64));
-        let to = whole.data();
-        let copy = |from: DataRef, to: DataRef, bytes: u64| {
-            self.memory.span(from, bytes as usize).copy_to(self.memory.span(to, bytes as usize));
-        };
-        copy(small, to.advance(from), first);
-        if let Some(large) = &slot.large {
-            copy(large.data(), to.advance(from + first), slot.bytes - first);
-        }
-        slot.kind = Kind::Write;
-        let stable = slot.stable;
-        self.submit_piece(cover.start, cover.end - cover.start, to, stable, number, id, port, now);
+        let bytes = ((from / WALK_BYTES + 1) * WALK_BYTES).min(end) - from;
+        slot.walked += bytes;
+        let flags = if slot.keep { OpFlags::NOUNMAP } else { OpFlags::NONE };
+        let io = ByteIo { flags, ..ByteIo::new(Op::WriteZeroes, from, bytes, DataRef::NONE) };
+        self.submit(io, number, id, port, now);
     }
 
     /// Handles completion of a bio of the request in this slot.
@@ -487,12 +380,8 @@ impl Channel {
         if slot.holds > 0 {
             return;
         }
-        let more = match slot.kind {
-            Kind::Fill => true,
-            Kind::Zero => slot.walked < slot.bytes || !slot.flushed,
-            _ => false,
-        };
-        if more && slot.status.is_ok() {
+        let walks = slot.kind == Kind::Zero && (slot.walked < slot.bytes || !slot.flushed);
+        if walks && slot.status.is_ok() {
             self.going_on.push_back(number);
         } else {
             self.answer(number);
@@ -505,27 +394,21 @@ impl Channel {
         match (errno_of(slot.status), slot.kind) {
             (Some(error), _) => self.reply(slot.unique, error, &[]),
             (None, Kind::Read) => self.reply_data(number, &slot),
-            (None, Kind::Write | Kind::Fill) => {
-                self.reply(slot.unique, 0, wire::write_out(slot.bytes as u32).as_bytes());
-            }
+            (None, Kind::Write) => self.reply(slot.unique, 0, wire::write_out(slot.bytes as u32).as_bytes()),
             (None, Kind::Flush | Kind::Zero) => self.reply(slot.unique, 0, &[]),
             (None, Kind::SeekData | Kind::SeekHole) => unreachable!("they hold no bios"),
         }
-        for large in [slot.large, slot.whole].into_iter().flatten() {
+        if let Some(large) = slot.large {
             self.memory.give_back(large);
-        }
-        if let Some(held) = slot.alone.filter(|range| !range.is_empty()) {
-            self.shared.disk.rewrites.give_back(&sectors_of(&held));
         }
         self.free.push(number);
     }
 
     #[inline]
     fn reply_data(&mut self, number: u16, slot: &Slot) {
-        let block = u64::from(self.shared.disk.limits().logical_block_size);
         let data = slot.large.as_ref().map_or(self.memory.small(number), Large::data);
         let bytes = slot.bytes as usize;
-        let span = self.memory.span(data.advance(slot.offset % block), bytes);
+        let span = self.memory.span(data, bytes);
         let header = wire::out_header(slot.unique, 0, bytes);
         let list = [
             libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: OUT_HEADER },
@@ -572,10 +455,6 @@ impl Channel {
     }
 }
 
-fn sectors_of(bytes: &Range<u64>) -> Range<u64> {
-    bytes.start / SECTOR..bytes.end / SECTOR
-}
-
 /// Marks the calling thread as an I/O flusher. The kernel may wait for writes that this thread serves in order to free memory, so memory
 /// that this thread allocates must not wait for such writes. Without CAP_SYS_RESOURCE nothing changes.
 /// Source: prctl(2), PR_SET_IO_FLUSHER.
@@ -616,10 +495,10 @@ impl Source for Channel {
         worked |= !self.going_on.is_empty();
         for _ in 0..self.going_on.len() {
             if let Some(slot) = self.going_on.pop_front() {
-                self.go_on(slot, id, port, now);
+                self.walk(slot, id, port, now);
             }
         }
-        if let Some(Stall::Memory(slot) | Stall::Blocks(slot)) = self.stalled.take() {
+        if let Some(slot) = self.stalled.take() {
             self.begin(slot, id, port, now);
             worked |= self.stalled.is_none();
         }
@@ -634,8 +513,7 @@ impl Source for Channel {
         worked | (taken > 0)
     }
 
-    /// Returns whether there is nothing to do until a signal: of the descriptor, a completion, a timer, or the holder of blocks that a
-    /// request waits for.
+    /// Returns whether there is nothing to do until a signal: of the descriptor, a completion or a timer.
     fn prepare_sleep(&mut self) -> bool {
         self.going_on.is_empty()
     }

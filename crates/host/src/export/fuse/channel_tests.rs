@@ -32,13 +32,11 @@ struct Kernel {
 
 impl Kernel {
     fn new(target: &str) -> Kernel {
-        let kernel = Kernel::unexpected(&[target], QueueConfig::default());
-        kernel.expect();
-        kernel
+        Kernel::over(&[target], QueueConfig::default())
     }
 
-    /// Of a disk without rewrites yet, over one target or striped over several.
-    fn unexpected(targets: &[&str], config: QueueConfig) -> Kernel {
+    /// Of a disk over one target or striped over several.
+    fn over(targets: &[&str], config: QueueConfig) -> Kernel {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
         let threads = Arc::new(IoThreads::start(&[option.clone(), option]).unwrap());
         let regions = Arc::new(Regions::new());
@@ -54,11 +52,6 @@ impl Kernel {
             }
         };
         Kernel::of(threads, disk.unwrap(), 0)
-    }
-
-    /// Partial blocks may come from now on.
-    fn expect(&self) {
-        self.disk.expect_rewrites(|| self.threads.meet());
     }
 
     /// How many of the requests that were sent to the channel on this IOThread it has taken.
@@ -118,7 +111,7 @@ impl Kernel {
     /// Nothing is left behind.
     fn check_idle(self) {
         assert!(self.threads.remove(&self.channel).is_some());
-        assert!(self.disk.rewrites.is_unused());
+        assert!(self.disk.locks.is_unused());
         for member in self.disk.members() {
             member.queue.begin_freeze();
             // Another export's IOThread may be in the round still in which it replied.
@@ -294,7 +287,7 @@ fn a_mount_that_is_gone_leaves_nothing_behind() {
     assert!(threads.remove(&channel).is_some());
     let why = shared.gone.get().expect("it was tried to answer");
     assert!(why.starts_with("the FUSE connection failed (writev of /dev/fuse: "), "{why}");
-    assert!(disk.rewrites.is_unused());
+    assert!(disk.locks.is_unused());
     disk.members()[0].queue.begin_freeze();
     assert!(disk.members()[0].queue.is_drained());
 }
@@ -323,17 +316,16 @@ fn a_whole_block_waits_for_the_write_of_a_part_of_it() {
     kernel.check_idle();
 }
 
-/// Whole blocks whose writes wait for a tag, or at a disk that is drained, when the first export comes that rewrites blocks: such writes
-/// are no requests yet, so a freeze did not wait for them; they were unknown, landed between the reading of a block and its writing,
-/// and were lost.
+/// Whole blocks whose writes wait for a tag, or at a disk that is drained, when the first part of a block comes. Such writes are no requests
+/// yet, so a freeze did not wait for them. They landed between the reading of a block and its writing, and were lost.
 #[test]
-fn a_rewrite_does_not_undo_writes_from_before_the_export() {
+fn a_rewrite_does_not_undo_writes_from_before_it() {
     const MODEL: &str = "model:size=4m,over=ram,lat_read_us=30000,lat_write_us=2000";
     let n = 40;
     for (targets, drained) in [(&[MODEL][..], false), (&[MODEL], true), (&[MODEL, MODEL], false)] {
         let mut config = QueueConfig::default();
         config.set("nr_requests", "1").unwrap();
-        let kernel = Kernel::unexpected(targets, config);
+        let kernel = Kernel::over(targets, config);
         if drained {
             kernel.disk.drain().unwrap();
         }
@@ -342,7 +334,6 @@ fn a_rewrite_does_not_undo_writes_from_before_the_export() {
         while kernel.taken(0) < n.into() {
             std::thread::yield_now();
         }
-        kernel.expect();
         let other = kernel.another();
         // The last one first: its block's write waits the longest.
         (0..n).rev().for_each(|i| other.send(&write(i.into(), i * 1024 + 100, 0, &[200; 100])));
@@ -362,18 +353,22 @@ fn a_rewrite_does_not_undo_writes_from_before_the_export() {
     }
 }
 
-/// Writes that a limit holds back when the first export comes that rewrites blocks are waited for, however many reads end meanwhile.
+/// Writes that a limit holds back when the first part of a block comes are waited for, however many reads end meanwhile.
 #[test]
 fn reads_do_not_end_the_wait_for_unknown_writes() {
     let mut config = QueueConfig::default();
     config.set("iops_write", "1").unwrap();
-    let kernel = Kernel::unexpected(&["ram:size=4m"], config);
+    let kernel = Kernel::over(&["ram:size=4m"], config);
     let n = 30;
     (0..n).for_each(|i| kernel.send(&write(i, i as u32 * 1024, 0, &[1; 512])));
     while kernel.taken(0) < n {
         std::thread::yield_now();
     }
-    kernel.expect();
+    let other = kernel.another();
+    other.send(&write(1, 2 << 20, 0, &[2; 100]));
+    while other.taken(1) < 1 {
+        std::thread::yield_now();
+    }
     let mut written = 0;
     for _ in 0..2 * n {
         kernel.send(&read(u64::MAX, 0, 512));
@@ -381,11 +376,13 @@ fn reads_do_not_end_the_wait_for_unknown_writes() {
             written += 1;
         }
     }
+    let early = rustix::net::recv(&other.socket, &mut [0; OUT_HEADER][..], RecvFlags::DONTWAIT);
     assert!(written < n, "the limit is 1 per second");
-    assert!(!kernel.disk.rewrites.is_clear(&(0..8)), "{written} of {n} writes have ended");
+    assert_eq!(early.err(), Some(rustix::io::Errno::AGAIN), "{written} of {n} writes have ended");
     kernel.disk.change(&[("iops_write".into(), "0".into())]).unwrap();
     (written..n).for_each(|_| assert_eq!(kernel.reply().1, 0));
-    assert!(kernel.disk.rewrites.is_clear(&(0..8)));
+    assert_eq!(other.reply().1, 0);
+    drop(other.threads.remove(&other.channel));
     kernel.check_idle();
 }
 
@@ -431,12 +428,12 @@ fn two_threads_rewrite_the_same_blocks() {
 #[test]
 fn a_waiter_for_blocks_sleeps_and_is_woken() {
     let kernel = Kernel::new("ram:size=4m");
-    let whole = 0..8;
-    assert!(kernel.disk.rewrites.hold(whole.clone(), kernel.disk.any_waker()));
+    kernel.disk.drain().unwrap();
+    // The second waits for the blocks of the first, which waits for the disk.
     kernel.send(&write(1, 100, 0, &[7; 100]));
-    kernel.send(&write(2, 1024, 0, &[8; 512]));
+    kernel.send(&write(2, 300, 0, &[8; 100]));
     let sleeps = || kernel.threads.report()[0].sleeps;
-    while kernel.shared.disk.rewrites.waiting() == 0 {
+    while kernel.taken(0) < 2 {
         std::thread::yield_now();
     }
     // Each look wakes it, after which it sleeps again, if it does.
@@ -445,7 +442,7 @@ fn a_waiter_for_blocks_sleeps_and_is_woken() {
         assert!(std::time::Instant::now() < limit, "it does not sleep");
         std::thread::yield_now();
     }
-    kernel.disk.rewrites.give_back(&whole);
+    kernel.disk.resume();
     let mut told = [kernel.reply().0, kernel.reply().0];
     told.sort_unstable();
     assert_eq!(told, [1, 2]);

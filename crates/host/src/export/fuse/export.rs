@@ -6,7 +6,6 @@
 //! other requests. Detach a loop device on the file before you remove the export; otherwise its I/O fails.
 
 use super::channel::{Channel, SLOTS, Shared};
-use super::memory::MAX_BLOCK;
 use super::mount::{self, Mount, MountOptions};
 use super::session::{self, FileAttrs};
 use super::wire::{self, Malformed, OUT_HEADER, Request};
@@ -50,23 +49,6 @@ pub struct FuseExport {
     mount: Option<Mount>,
     fds: Vec<Arc<OwnedFd>>,
     channels: Vec<SourceHandle>,
-    _rewrites: Option<Rewriting>,
-}
-
-/// Announces that a disk may get writes of less than whole blocks, until dropped.
-struct Rewriting(Arc<ServedDisk>);
-
-impl Rewriting {
-    fn begin(threads: &IoThreads, disk: &Arc<ServedDisk>) -> Rewriting {
-        disk.expect_rewrites(|| threads.meet());
-        Rewriting(Arc::clone(disk))
-    }
-}
-
-impl Drop for Rewriting {
-    fn drop(&mut self) {
-        self.0.unexpect_rewrites();
-    }
 }
 
 impl FuseExport {
@@ -83,14 +65,8 @@ impl FuseExport {
             return Err(Error::usage("a FUSE export needs one or more IOThreads, all of them existing"));
         }
         let limits = disk.limits();
-        if limits.logical_block_size as usize > MAX_BLOCK {
-            let block = limits.logical_block_size;
-            let text = format!("logical blocks of {block} bytes: a FUSE export takes at most {MAX_BLOCK}");
-            return Err(Error::usage(text));
-        }
         let read_only = read_only || limits.read_only;
         let source = disk.name.clone();
-        let rewrites = (!read_only).then(|| Rewriting::begin(threads, disk));
         let (mount, fd, below) = mount::mount(&MountOptions { at: mountpoint, source, read_only, allow_other })?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (mode, uid, gid) = (below.mode(), below.uid(), below.gid());
@@ -103,7 +79,6 @@ impl FuseExport {
             mount: Some(mount),
             fds: vec![Arc::new(fd)],
             channels: Vec::new(),
-            _rewrites: rewrites,
         };
         export.shake_hands(iothreads.len())?;
         for (number, thread) in iothreads.into_iter().enumerate() {

@@ -15,10 +15,8 @@ use std::sync::Arc;
 
 /// Bytes of a slot's own memory; only longer data needs a larger piece.
 pub(super) const SMALL_BYTES: usize = 64 << 10;
-/// Bytes of a larger piece: the longest request, and one block on each side.
-pub(super) const LARGE_BYTES: usize = MAX_DATA + 2 * MAX_BLOCK;
-/// Largest logical block of a disk that can be served.
-pub(super) const MAX_BLOCK: usize = 32 << 10;
+/// Bytes of a larger piece: the longest request.
+pub(super) const LARGE_BYTES: usize = MAX_DATA;
 /// Maximum number of larger pieces of a channel.
 const LARGES: usize = 8;
 

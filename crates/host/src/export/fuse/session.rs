@@ -2,13 +2,12 @@
 //! Decides what to do for a request, given the disk: reply, refuse, or I/O within the disk's bounds.
 //!
 //! Guarantees: no I/O is done here. The I/O that [`action`] returns lies inside the disk, has a length above 0, and writes nothing to a
-//! read-only disk. Ranges are bytes: a read or buffered write need not be whole blocks.
+//! read-only disk.
 //!
 //! Rules: a read that begins at or after the end of the disk returns 0 bytes; one that crosses the end is cut. A write that crosses the
 //! end is cut, too; a write that begins at or after the end fails with ENOSPC, as on a block device. The size is the disk's and cannot be
-//! changed (EPERM). A write that is not whole logical blocks is accepted, direct or not, because a loop device has sectors of 512 bytes,
-//! whatever the disk's block size is. FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise). Its other
-//! modes fail with EOPNOTSUPP. LSEEK knows SEEK_DATA and SEEK_HOLE (others: EINVAL); an offset at or after the end of the disk fails with
+//! changed (EPERM). Reads, writes, holes and zeroes may be any bytes, whatever the disk's block size is. FALLOCATE punches holes and writes
+//! zeroes; its other modes fail with EOPNOTSUPP. LSEEK knows SEEK_DATA and SEEK_HOLE (others: EINVAL); an offset at or after the end of the disk fails with
 //! ENXIO.
 
 use super::wire::{self, Attr, Body, Header, InitIn, InitOut, MAX_DATA, Request, fattr, fopen, init};
@@ -95,12 +94,12 @@ pub enum Action {
         bytes: u32,
         /// The write is stable when it completes.
         stable: bool,
-        /// The write comes from the page cache or is not whole blocks: no other write to these blocks may be in flight.
+        /// The write comes from the page cache: no other write to its blocks may be in flight.
         alone: bool,
     },
     /// Make all completed writes stable.
     Flush,
-    /// Zero whole blocks.
+    /// Zero these bytes.
     Zero {
         /// First byte.
         offset: u64,
@@ -180,7 +179,6 @@ fn write(offset: u64, size: u32, write_flags: u32, flags: u32, attrs: &FileAttrs
     if attrs.read_only {
         return Action::Refuse(libc::EROFS);
     }
-    let part = (offset | u64::from(size)) & (u64::from(disk.block) - 1) != 0;
     let bytes = u64::from(size).min(disk.size.saturating_sub(offset)) as u32;
     match bytes {
         0 if size > 0 => Action::Refuse(libc::ENOSPC),
@@ -189,7 +187,7 @@ fn write(offset: u64, size: u32, write_flags: u32, flags: u32, attrs: &FileAttrs
             offset,
             bytes,
             stable: attrs.write_through || flags & libc::O_DSYNC as u32 != 0,
-            alone: part || write_flags & wire::WRITE_CACHE != 0,
+            alone: write_flags & wire::WRITE_CACHE != 0,
         },
     }
 }
@@ -213,9 +211,6 @@ fn fallocate(offset: u64, length: u64, mode: u32, attrs: &FileAttrs, disk: Disk)
     if offset >= end {
         // The range lies after the end of the file, and the size does not change.
         return Action::Reply(Body::EMPTY);
-    }
-    if (offset | end) & (u64::from(disk.block) - 1) != 0 {
-        return Action::Refuse(libc::EINVAL);
     }
     if !disk.zeroes {
         return Action::Refuse(libc::EOPNOTSUPP);

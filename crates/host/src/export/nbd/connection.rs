@@ -24,7 +24,7 @@ use crate::serve::export_spec::ExportSpec;
 use crate::serve::helper::HelperAnswers;
 use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
-use blk::id::Sector;
+use blk::rmw::ByteIo;
 use blk::status::BlkStatus;
 use blk::submitter::Done;
 use blk::time::Instant;
@@ -45,8 +45,8 @@ const INPUT_BYTES: usize = 128 << 10;
 const ROUND: usize = 256;
 /// Maximum number of calls to receive in one round.
 const RECEIVES: usize = 4;
-/// Maximum number of sectors of one bio that discards or zeroes: 1 GiB.
-const WALK_SECTORS: u64 = 1 << 21;
+/// Bytes of one I/O that discards or zeroes: up to the next multiple of this.
+const WALK_BYTES: u64 = 1 << 30;
 const SECTOR: u64 = 512;
 
 /// A request in flight, or one whose reply is not yet sent.
@@ -57,7 +57,7 @@ struct Slot {
     /// References that delay the reply: one per bio in flight, and one until all bios are submitted.
     holds: u32,
     status: BlkStatus,
-    /// For a trim or write of zeroes: sectors that were submitted, and (`flushed`) whether the final flush was.
+    /// For a trim or write of zeroes: bytes that were submitted, and (`flushed`) whether the final flush was.
     walked: u64,
     flushed: bool,
     /// The written data must be stable before the reply.
@@ -87,7 +87,7 @@ impl Slot {
     /// Whether more bios follow when those in flight have completed.
     fn goes_on(&self) -> bool {
         let walks = |r: &Request| matches!(r.command, Command::Trim | Command::WriteZeroes);
-        let left = |r: &Request| self.walked < r.length / SECTOR || (self.fua && !self.flushed);
+        let left = |r: &Request| self.walked < r.length || (self.fua && !self.flushed);
         self.status.is_ok() && !self.silent && self.request.as_ref().is_some_and(|r| walks(r) && left(r))
     }
 }
@@ -296,6 +296,26 @@ impl Connection {
         port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
     }
 
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "an I/O, and where it belongs")]
+    fn submit_bytes(
+        &mut self,
+        op: Op,
+        flags: OpFlags,
+        offset: u64,
+        bytes: u64,
+        data: DataRef,
+        slot: u16,
+        id: SourceId,
+        port: &mut Port,
+        now: Instant,
+    ) {
+        self.slots[usize::from(slot)].holds += 1;
+        self.bios += 1;
+        let user_data = id.tagged(u32::from(slot));
+        port.submit_bytes(ByteIo { op, flags, offset, bytes, data, user_data, exclusive: false }, now);
+    }
+
     /// Gives a read or write its buffer and begins it. A write begins when its data has arrived.
     #[inline]
     fn transfer(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
@@ -336,10 +356,9 @@ impl Connection {
             unreachable!("a transfer has a request and a buffer");
         };
         let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
-        let (sector, sectors) = (Sector(request.offset / SECTOR), (request.length / SECTOR) as u32);
-        // The block layer splits the bio to fit the disk's limits.
-        let bio = Bio { op, flags, ..Bio::read(sector, sectors, buffer.data) };
-        self.submit(bio, slot, id, port, now);
+        // The block layer splits it to fit the disk's limits.
+        let (offset, bytes, data) = (request.offset, request.length, buffer.data);
+        self.submit_bytes(op, flags, offset, bytes, data, slot, id, port, now);
         self.release(slot);
     }
 
@@ -355,21 +374,18 @@ impl Connection {
     fn walk(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
         let s = &mut self.slots[usize::from(slot)];
         let Some(request) = s.request else { return };
-        let left = request.length / SECTOR - s.walked;
-        let bio = if left > 0 {
-            let sectors = left.min(WALK_SECTORS);
-            let sector = Sector(request.offset / SECTOR + s.walked);
-            s.walked += sectors;
-            let (op, flags) = match request.command {
-                Command::Trim => (Op::Discard, OpFlags::NONE),
-                _ => (Op::WriteZeroes, zero_flags(&request, self.unmap)),
-            };
-            Bio { op, flags, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
-        } else {
+        let (from, end) = (request.offset + s.walked, request.offset + request.length);
+        if from == end {
             s.flushed = true;
-            Bio::flush()
+            return self.submit(Bio::flush(), slot, id, port, now);
+        }
+        let bytes = ((from / WALK_BYTES + 1) * WALK_BYTES).min(end) - from;
+        s.walked += bytes;
+        let (op, flags) = match request.command {
+            Command::Trim => (Op::Discard, OpFlags::NONE),
+            _ => (Op::WriteZeroes, zero_flags(&request, self.unmap)),
         };
-        self.submit(bio, slot, id, port, now);
+        self.submit_bytes(op, flags, from, bytes, DataRef::NONE, slot, id, port, now);
     }
 
     /// Handles completion of a bio of the request in `slot`.

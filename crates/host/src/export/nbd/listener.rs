@@ -20,6 +20,7 @@ use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
 use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
+use blk::id::SECTOR_SHIFT;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
 use std::io;
@@ -92,13 +93,12 @@ impl NbdDisk {
     /// Returns the export that is offered to clients.
     fn export(&self, id: u64) -> Export {
         let limits = self.disk.limits();
-        let min = limits.logical_block_size;
         Export {
             name: self.name.clone(),
             description: self.description.clone(),
             id,
             label: self.label.clone(),
-            size_bytes: self.disk.capacity().0 * 512 / u64::from(min) * u64::from(min),
+            size_bytes: self.disk.capacity().0 << SECTOR_SHIFT,
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
             // If every write is stable there is nothing to flush, so no flush is offered.
@@ -112,7 +112,8 @@ impl NbdDisk {
             // All connections use one driver, and nothing is cached in between. A flush reaches the device after all writes that have
             // completed, from any connection.
             multi_conn: true,
-            block: BlockSizes { min, preferred: limits.physical_block_size.max(min).max(4096), max: MAX_PAYLOAD },
+            // Any bytes are served; whole blocks are faster.
+            block: BlockSizes { min: 1, preferred: limits.physical_block_size.max(4096), max: MAX_PAYLOAD },
             base_allocation: true,
             ..Export::default()
         }

@@ -9,7 +9,7 @@
 
 use super::call::Call;
 use super::descriptor::{MAX_QUEUE_SIZE, RingAddress, View};
-use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
+use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature, seg_max};
 use super::inflight::{self, Inflight};
 use super::inflight_packed::{self, PackedInflight};
 use super::log::{DirtyLog, RingLog};
@@ -411,6 +411,11 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return Err(refused("the size of a virtqueue must be 1 to 1024, of a split one a power of two"));
         }
         ring.size = num as u16;
+        let most = seg_max(self.device.queue_size);
+        if num < most + 2 && self.features & feature::INDIRECT_DESC == 0 {
+            log::warn!(export = self.device.name.as_str(), virtqueue = index; "the ring has {num} entries, and the driver was told of \
+                       {most} segments: a request of so many never fits; set queue_size={num} for this export");
+        }
         Ok(())
     }
 

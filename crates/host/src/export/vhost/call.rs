@@ -89,6 +89,8 @@ mod tests {
         let device = Device {
             name: "export".into(),
             limits: Limits::default(),
+            block_size: 512,
+            queue_size: 256,
             read_only: false,
             num_queues: 1,
             allow_file_memory: false,

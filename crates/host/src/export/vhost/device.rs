@@ -41,8 +41,23 @@ pub mod feature {
     pub const RING_PACKED: u64 = 1 << 34;
 }
 
-/// Maximum number of segments of a request, as reported to the driver: what fits into a queue of 128 besides header and status.
-pub const SEG_MAX: u32 = 126;
+/// Most segments of a request that are reported to a driver: what fits into a queue of 128 besides header and status.
+const SEG_MAX: u32 = 126;
+
+/// Returns the maximum number of segments of a request that is reported to the driver of rings of `queue_size` entries. Without indirect
+/// descriptors a request with more, and its header and status, never fits into the ring. Source: QEMU hw/block/virtio-blk.c,
+/// `seg-max-adjust`.
+pub const fn seg_max(queue_size: u16) -> u32 {
+    let most = (queue_size as u32).saturating_sub(2);
+    if most > SEG_MAX {
+        SEG_MAX
+    } else if most < 1 {
+        1
+    } else {
+        most
+    }
+}
+
 /// Maximum number of ranges of one discard or write zeroes.
 pub const MAX_RANGES: u32 = 16;
 /// Bytes of the configuration space up to and including the fields of write zeroes.
@@ -58,12 +73,16 @@ pub struct Device {
     pub name: String,
     /// Limits of the disk.
     pub limits: Limits,
+    /// Bytes to which memory and offsets are aligned for I/O without a copy.
+    pub block_size: u32,
     /// Writes fail.
     pub read_only: bool,
     /// Memory of clients may be a file of any file system, not only of one that is in memory.
     pub allow_file_memory: bool,
     /// Number of virtqueues.
     pub num_queues: u16,
+    /// Entries of a ring, as the export's commands tell the front end.
+    pub queue_size: u16,
     /// Each write is stable when it completes, and no cache is reported to the driver.
     pub write_through: bool,
     /// The serial number, padded with zeroes.
@@ -166,7 +185,7 @@ impl Device {
         let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
         let blocks = |bytes: u32| bytes / l.logical_block_size;
         put(0, &capacity.to_le_bytes());
-        put(12, &SEG_MAX.to_le_bytes());
+        put(12, &seg_max(self.queue_size).to_le_bytes());
         put(20, &l.logical_block_size.to_le_bytes());
         put(24, &[blocks(l.physical_block_size).max(1).ilog2() as u8, 0]);
         put(26, &(blocks(l.physical_block_size).clamp(1, 0xffff) as u16).to_le_bytes());
@@ -190,13 +209,22 @@ mod tests {
         Device {
             name: "export".into(),
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
+            block_size: 512,
             read_only,
             num_queues: 3,
+            queue_size: 256,
             allow_file_memory: false,
             write_through: read_only,
             serial: [0; SERIAL_BYTES],
             cache: Cache::default(),
             call_waits: AtomicBool::new(false),
+        }
+    }
+
+    #[test]
+    fn a_request_of_the_most_segments_fits_into_the_ring() {
+        for (size, expected) in [(2, 1), (3, 1), (4, 2), (64, 62), (128, 126), (256, 126), (1024, 126)] {
+            assert_eq!(seg_max(size), expected, "{size} entries");
         }
     }
 

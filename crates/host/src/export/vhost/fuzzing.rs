@@ -282,6 +282,8 @@ pub fn messages(bytes: &[u8]) -> usize {
     let device = Arc::new(Device {
         name: "fuzz".into(),
         limits: *disk.limits(),
+        block_size: disk.block_size(),
+        queue_size: 256,
         read_only: false,
         num_queues: 2,
         allow_file_memory: false,

@@ -49,6 +49,8 @@ pub struct ExportOptions {
     pub discard: bool,
     /// The serial number that GET_ID returns, at most 20 bytes.
     pub serial: String,
+    /// Entries of a ring that the front end is told to use.
+    pub queue_size: u16,
 }
 
 /// A vhost-user-blk export. It ends when it is dropped.
@@ -118,6 +120,7 @@ impl VhostExport {
             allow_file_memory,
             discard,
             serial,
+            queue_size,
         } = options;
         if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
             let (n, m) = (mapping.len(), threads.len());
@@ -136,7 +139,9 @@ impl VhostExport {
             name,
             read_only: read_only || limits.read_only,
             limits,
+            block_size: disk.block_size(),
             num_queues: mapping.len() as u16,
+            queue_size,
             write_through,
             allow_file_memory,
             serial: padded,

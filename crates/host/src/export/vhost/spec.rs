@@ -92,6 +92,7 @@ impl ExportSpec for VhostUserPlan {
             allow_file_memory: self.allow_file_memory,
             discard: setup.discard,
             serial: setup.serial,
+            queue_size: self.queue_size,
         };
         Ok(Some(Box::new(VhostExport::start(setup.threads, setup.disk, options)?)))
     }

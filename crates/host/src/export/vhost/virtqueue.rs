@@ -274,7 +274,7 @@ impl VirtQueue {
             }
         }
         let mut sector = request.sector;
-        if !self.is_direct() {
+        if !self.is_direct(request) {
             return self.transfer_bounced((op, flags), request, slot, id, port, now);
         }
         for i in 0..self.segments.len() {
@@ -290,12 +290,16 @@ impl VirtQueue {
         Ok(())
     }
 
-    /// Whether the driver can use the segments directly: they are whole blocks, aligned in memory.
+    /// Whether the driver can use the segments directly: they are whole blocks, aligned in memory. A request that begins inside a block
+    /// goes through one buffer, if it fits, because each segment would have to rewrite blocks.
     #[inline]
-    fn is_direct(&self) -> bool {
-        // O_DIRECT needs memory that is aligned to the disk's blocks.
-        let mask = u64::from(self.device.limits.logical_block_size - 1);
-        self.segments.iter().all(|(addr, len)| (addr | u64::from(*len)) & mask == 0)
+    fn is_direct(&self, request: &Request) -> bool {
+        // O_DIRECT needs memory that is aligned to the blocks of the disk's targets.
+        let mask = u64::from(self.device.block_size - 1);
+        let begins_inside = request.sector << 9 & mask != 0;
+        let is_one_piece = self.segments.len() == 1 || request.bytes > BUFFER_BYTES as u64;
+        (!begins_inside || is_one_piece)
+            && self.segments.iter().all(|(addr, len)| (addr | u64::from(*len)) & mask == 0)
             && (!self.view.memory.is_ragged() || self.is_whole(mask))
     }
 

@@ -152,5 +152,6 @@ pub fn vhost_options() -> ExportOptions {
         allow_file_memory: false,
         discard: true,
         serial: "mqblk-1".into(),
+        queue_size: 256,
     }
 }

@@ -93,8 +93,8 @@ impl Channel {
         }
     }
 
-    /// Returns the bytes of a logical block.
+    /// Returns the bytes of a block of the disk's targets.
     fn block(&self) -> u64 {
-        u64::from(self.shared.disk.limits().logical_block_size)
+        u64::from(self.shared.disk.block_size())
     }
 }

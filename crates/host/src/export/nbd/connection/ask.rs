@@ -33,7 +33,7 @@ impl Connection {
                 false
             }
         };
-        let all = Stretch { nr_sectors: request.length / SECTOR, is_hole };
+        let all = Stretch { nr_sectors: sectors_of(request).1, is_hole };
         self.put_extents(slot, &[all]);
     }
 
@@ -45,10 +45,11 @@ impl Connection {
     }
 
     fn ask(&mut self, slot: u16, request: &Request, port: &Port, work: HelperWork) -> bool {
+        let (sector, nr_sectors) = sectors_of(request);
         let asked = port.disk().helper.ask(HelperRequest {
             work,
-            sector: Sector(request.offset / SECTOR),
-            nr_sectors: request.length / SECTOR,
+            sector,
+            nr_sectors,
             number: slot,
             to: self.answers.clone(),
             waker: port.waker(),
@@ -80,8 +81,13 @@ impl Connection {
             self.free_slot(slot);
             return;
         };
-        let extents =
-            stretches.iter().map(|s| Extent { length: s.nr_sectors * SECTOR, flags: if s.is_hole { HOLE } else { 0 } });
+        // Stretches are whole sectors, and the request need not be.
+        let (mut skip, mut left) = (request.offset % SECTOR, request.length);
+        let extents = stretches.iter().map_while(|s| {
+            let length = (s.nr_sectors * SECTOR - std::mem::take(&mut skip)).min(left);
+            left -= length;
+            (length > 0).then_some(Extent { length, flags: if s.is_hole { HOLE } else { 0 } })
+        });
         self.scratch.clear();
         self.style.block_status(&request, extents, &mut self.scratch);
         let n = self.scratch.len();
@@ -96,4 +102,10 @@ impl Connection {
         }
         self.out.push_back(slot);
     }
+}
+
+/// Returns the sectors that a request touches.
+fn sectors_of(request: &Request) -> (Sector, u64) {
+    let (first, end) = (request.offset / SECTOR, (request.offset + request.length).div_ceil(SECTOR));
+    (Sector(first), end - first)
 }
