@@ -33,7 +33,7 @@ pub fn text(plan: &CheckedPlan) -> String {
     for (index, export) in plan.exports().enumerate() {
         let _ = writeln!(out, "\nexport {}: {}", export.plan.name, export_line(&export));
         let _ = writeln!(out, "  {}", served_by(plan, &export));
-        for hint in hints(&export, index) {
+        for hint in hints(plan, &export, index) {
             let _ = writeln!(out, "  {}:", hint.title);
             for line in hint.text.lines() {
                 let _ = writeln!(out, "    {line}");
@@ -91,9 +91,10 @@ fn export_line(export: &Export<'_>) -> String {
 }
 
 /// How clients reach this export; `index` is its number in the plan.
-fn hints(export: &Export<'_>, index: usize) -> Vec<Hint> {
+fn hints(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Vec<Hint> {
     let (name, disk) = (&export.plan.name, &export.plan.disk);
-    export.plan.kind.hints(&HintContext { name, disk, index, read_only: export.read_only })
+    let logical_block_size = plan.disks()[export.disk].geometry.logical;
+    export.plan.kind.hints(&HintContext { name, disk, index, read_only: export.read_only, logical_block_size })
 }
 
 /// Describes which IOThread serves which virtqueues: by the rule, if there is one, else by a list for each IOThread.
@@ -176,7 +177,7 @@ fn disk_json(disk: &DiskPlan) -> Value {
 fn export_json(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Value {
     let iothreads: Vec<&str> = export.iothreads.iter().map(|i| plan.iothreads()[*i].name.as_str()).collect();
     let clients: Map<String, Value> =
-        hints(export, index).into_iter().map(|h| (h.key.to_owned(), Value::from(h.text))).collect();
+        hints(plan, export, index).into_iter().map(|h| (h.key.to_owned(), Value::from(h.text))).collect();
     let mut out = json!({
         "name": export.plan.name,
         "disk": export.plan.disk,

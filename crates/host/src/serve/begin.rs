@@ -90,8 +90,7 @@ impl OpenDisk {
             drivers.push(open.driver);
             warnings.extend(open.warnings);
         }
-        let logical = plan.geometry.logical.or_else(|| format::made_for(plan));
-        let geometry = Geometry { logical, ..plan.geometry };
+        let geometry = Geometry { logical: format::logical_block_size(plan), ..plan.geometry };
         let open = |parts| threads.disk_of(&plan.name, parts, regions, config, geometry);
         let served = match plan.stripe {
             None => open(Parts::Plain(drivers.remove(0)))?,

@@ -155,6 +155,16 @@ pub struct HintContext<'a> {
     pub index: usize,
     /// Clients may not write.
     pub read_only: bool,
+    /// The disk's logical block size, if it is set.
+    pub logical_block_size: Option<u32>,
+}
+
+impl HintContext<'_> {
+    /// Returns an option with the block size for a client that takes 512 otherwise.
+    pub(crate) fn block_option(&self, option: &str) -> String {
+        let other = self.logical_block_size.filter(|size| *size != 512);
+        other.map_or_else(String::new, |size| format!(" {option} {size}"))
+    }
 }
 
 /// One way to use an export.

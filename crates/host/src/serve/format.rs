@@ -51,12 +51,17 @@ pub(super) fn of_target(disk: &DiskPlan, target: &TargetPlan) -> Option<String> 
     ))
 }
 
+/// Returns the logical block size of a disk: as set, or as its images show; `None` if its targets determine it.
+pub(super) fn logical_block_size(disk: &DiskPlan) -> Option<u32> {
+    disk.geometry.logical.or_else(|| made_for(disk))
+}
+
 /// Headers of a GPT, at the second block of a disk.
 const TABLES: [Mark; 2] = [(b"EFI PART", 512, "512"), (b"EFI PART", 4096, "4096")];
 
 /// Returns the block size that the data of a disk was made for, if its targets are files. Files without a partition table count as made for
 /// 512, the block size of nearly all disks of guests.
-pub(super) fn made_for(plan: &DiskPlan) -> Option<u32> {
+fn made_for(plan: &DiskPlan) -> Option<u32> {
     let paths: Vec<&Path> = plan.targets.iter().map(|t| t.paths().first().copied()).collect::<Option<_>>()?;
     if !paths.iter().all(|path| fs::metadata(path).is_ok_and(|meta| meta.is_file())) {
         return None;

@@ -75,13 +75,14 @@ impl ExportSpec for FusePlan {
     fn hints(&self, export: &HintContext<'_>) -> Vec<Hint> {
         let path = quoted(&absolute(&self.mountpoint));
         let flag = if export.read_only { " --read-only" } else { "" };
+        let block = export.block_option("--sector-size");
         // fio takes a colon for the end of a file name. The command only reads, because a pasted line must not destroy data.
         let file = quoted(&format!("--filename={}", absolute(&self.mountpoint).replace(':', "\\:")));
         vec![
             Hint {
                 key: "losetup",
                 title: "Linux block device, as root (before the daemon ends: umount it, then losetup --detach)",
-                text: format!("losetup --find --show --direct-io=on{flag} {path}"),
+                text: format!("losetup --find --show --direct-io=on{flag}{block} {path}"),
             },
             Hint {
                 key: "fio",

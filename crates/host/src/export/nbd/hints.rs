@@ -5,12 +5,12 @@
 
 use super::spec::{NbdListen, NbdPlan};
 use crate::net::certificates::NbdTls;
-use crate::serve::export_spec::Hint;
+use crate::serve::export_spec::{Hint, HintContext};
 use crate::shell::{absolute, quoted};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-pub(super) fn hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
+pub(super) fn hints(nbd: &NbdPlan, export: &HintContext<'_>) -> Vec<Hint> {
     let uri = uri(nbd);
     let shell = quoted(&uri);
     let mut hints = vec![
@@ -24,7 +24,7 @@ pub(super) fn hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
     }
     // fio and nbd-client do not support TLS. The fio command only reads, because a pasted line must not destroy data.
     if nbd.tls.is_none() {
-        let drive = match read_only {
+        let drive = match export.read_only {
             true => {
                 format!("-blockdev driver=nbd,node-name=n,read-only=on,{} -device virtio-blk-pci,drive=n", server(nbd))
             }
@@ -45,7 +45,7 @@ pub(super) fn hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
                 title: "fio job file",
                 text: format!("[try]\nioengine=nbd\nuri={uri}\nrw=randread\nbs=4k\niodepth=32\ntime_based\nruntime=10"),
             },
-            Hint { key: "kernel", title: "Linux block device, 4 connections", text: nbd_client(nbd) },
+            Hint { key: "kernel", title: "Linux block device, 4 connections", text: nbd_client(nbd, export) },
         ]);
     }
     hints
@@ -75,13 +75,15 @@ fn server(nbd: &NbdPlan) -> String {
     quoted(&format!("{at},export={export}"))
 }
 
-fn nbd_client(nbd: &NbdPlan) -> String {
-    let name = quoted(&nbd.name);
+fn nbd_client(nbd: &NbdPlan, export: &HintContext<'_>) -> String {
+    let (name, block) = (quoted(&nbd.name), export.block_option("-b"));
     match &nbd.listen {
-        NbdListen::Unix(path) => format!("nbd-client -unix {} /dev/nbd0 -N {name} -C 4", quoted(&absolute(path))),
+        NbdListen::Unix(path) => {
+            format!("nbd-client -unix {} /dev/nbd0 -N {name} -C 4{block}", quoted(&absolute(path)))
+        }
         NbdListen::Tcp(address) => {
             let address = reachable(*address);
-            format!("nbd-client {} {} /dev/nbd0 -N {name} -C 4", address.ip(), address.port())
+            format!("nbd-client {} {} /dev/nbd0 -N {name} -C 4{block}", address.ip(), address.port())
         }
     }
 }

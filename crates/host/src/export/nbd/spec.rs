@@ -207,7 +207,7 @@ impl ExportSpec for NbdPlan {
     }
 
     fn hints(&self, export: &HintContext<'_>) -> Vec<Hint> {
-        hints(self, export.read_only)
+        hints(self, export)
     }
 }
 
