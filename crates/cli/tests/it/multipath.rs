@@ -22,7 +22,7 @@ fn paths_of_a_served_disk_are_listed_as_multipath_does() {
     let uri = |name: &str| format!("nbd+unix:///d?socket={}", dir.path(&format!("{name}.sock")).display());
     let (x, y) = (uri("x"), uri("y"));
     let target = format!(
-        "multipath:path_grouping_policy=group_by_prio,prio=50+10,polling_interval=1,no_path_retry=queue:{x}+{y}"
+        "multipath:allow_stale_writes=yes,path_grouping_policy=group_by_prio,prio=50+10,polling_interval=1,no_path_retry=queue:{x}+{y}"
     );
     dir.file(
         "front.toml",

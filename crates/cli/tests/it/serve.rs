@@ -192,7 +192,7 @@ fn bad_configurations_are_refused_with_their_lines() {
     refused(
         &format!("[[disk]]\ntarget = \"null\"\nreadonly = true\n{export}"),
         &["c.toml:3: readonly: is no key of [[disk]]; did you mean 'read_only'? Keys: allow_mounted_write, \
-             checker_timeout, chunk, conf, detect_prio, direct, discard, failback, fast_io_fail_tmo, format, hardware_handler, logical_block_size, \
+             allow_stale_writes, checker_timeout, chunk, conf, detect_prio, direct, discard, failback, fast_io_fail_tmo, format, hardware_handler, logical_block_size, \
              max_polling_interval, name, no_path_retry, on_enospc, path_checker, path_cpus, path_grouping_policy, path_selector, pg_init_delay_msecs, \
              pg_init_retries, physical_block_size, polling_interval, prio, prio_args, queue, read_only, serial, stack, target, targets, \
              write_cache (disk 'null')"],

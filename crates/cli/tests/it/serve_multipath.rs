@@ -160,3 +160,37 @@ fn what_is_wrong_is_said_where_it_stands() {
     let says = "c.toml:4: no_path_retry: has no effect without stack = \"multipath\"";
     dir.mqblk(&["serve", "c.toml"]).exits(2).says(&[says]);
 }
+
+/// A server that was cut off may carry out an old write after a newer one was acknowledged on another path.
+#[test]
+fn nbd_paths_are_written_only_by_permission() {
+    let dir = Dir::new("serve-multipath-stale");
+    let two = ["nbd+unix:///e?socket=a.sock", "nbd+unix:///e?socket=b.sock"];
+    let quoted = format!("\"{}\", \"{}\"", two[0], two[1]);
+    let says = "allow_stale_writes=no: a disk of 2 paths over NBD must not be written";
+    for (more, allowed) in [
+        ("", false),
+        ("allow_stale_writes = \"no\"", false),
+        ("allow_stale_writes = \"yes\"", true),
+        ("read_only = true", true),
+    ] {
+        dir.file("c.toml", &config(&quoted, more));
+        let done = dir.mqblk(&["serve", "c.toml", "--dry-run"]);
+        match allowed {
+            true => _ = done.exits(0),
+            false => done.exits(2).says(&["c.toml:", says]),
+        }
+    }
+    dir.file("c.toml", &config(&quoted, ""));
+    dir.mqblk(&["serve", "c.toml"]).exits(2).says(&[says]);
+    let target = format!("multipath:{}", two.join("+"));
+    dir.mqblk(&["serve", &target, "--dry-run"]).exits(2).says(&[says]);
+    dir.file("write.fio", "[j]\nrw=randwrite\nsize=1m\n");
+    dir.file("read.fio", "[j]\nrw=randread\nsize=1m\n");
+    for command in [&["run"][..], &["compare", "--b", "scheduler=kyber"]] {
+        let with = |job: &str| dir.mqblk(&[command, &[job, "--target", &target]].concat()).exits(2);
+        with("write.fio").says(&[says]);
+        let reads = with("read.fio");
+        assert!(!reads.err.contains("allow_stale_writes") && reads.err.contains("a.sock"), "{}", reads.err);
+    }
+}

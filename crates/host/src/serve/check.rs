@@ -15,6 +15,7 @@ use super::plan::{
 };
 use crate::driver::target::same_path;
 use crate::run::{RUN_SETTINGS, check_settings};
+use crate::target::TargetSpec;
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::settings::QueueConfig;
 use blk::stripe::{MAX_STRIPES, Stripe, StripeError, StripeMap};
@@ -378,6 +379,11 @@ impl Errors {
             }
             self.stripe(place, &of, disk);
             for target in &disk.targets {
+                if let TargetSpec::Multipath(several) = &target.spec
+                    && let Err(e) = several.check_stale_writes(!disk.read_only)
+                {
+                    self.add(place, &of, disk.targets_key(), e.to_string());
+                }
                 let paths = target.paths();
                 let has_one = |other: &DiskPlan| other.paths().any(|a| paths.iter().any(|b| same_path(a, b)));
                 let twin = disks[..index].iter().find(|o| has_one(o) && !(o.read_only && disk.read_only));

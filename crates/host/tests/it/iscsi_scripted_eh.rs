@@ -152,7 +152,7 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let regions = Arc::new(Regions::new());
     let parsed = host::driver::multipath::parse(&format!("{options}:{urls}")).unwrap();
-    let paths = parsed.paths_to_open(&needs, &regions);
+    let paths = parsed.paths_to_open(&needs, &regions).unwrap();
     let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
     let mut fixture = DriverFixture::on(disk.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();

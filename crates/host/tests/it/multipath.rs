@@ -526,7 +526,8 @@ fn nbd_paths_are_checked_over_their_own_connection() {
     let path = a.file.as_ref().unwrap().0.clone();
     let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
     let urls = [a.target("&connections=1"), b.target("&connections=1")];
-    let (mut fixture, driver) = fixture_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let (mut fixture, driver) =
+        fixture_of("allow_stale_writes=yes,path_grouping_policy=multibus,polling_interval=1", &urls);
     let mut load = Load::new(&mut fixture, seed);
     for _ in 0..2 {
         let longest = pull(&mut load, || a.kill());

@@ -15,6 +15,9 @@ use host::mem::Regions;
 use host::target::Needs;
 use std::sync::Arc;
 
+/// The tests write to one file through two servers.
+const STALE: &str = "allow_stale_writes=yes";
+
 /// A server that accepts only one connection cannot be checked with another. Its path stays in use, and that is reported.
 #[test]
 fn a_check_that_has_never_passed_fails_no_path() {
@@ -36,9 +39,10 @@ fn two_servers(
     let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
     let urls = [a.target(&format!("&connections=1{first}")), b.target("&connections=1")];
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
-    let target = host::driver::multipath::parse(&format!("prio=50+10,{options}:{}", urls.join("+"))).unwrap();
+    let target = host::driver::multipath::parse(&format!("{STALE},prio=50+10,{options}:{}", urls.join("+"))).unwrap();
     let regions = Arc::new(Regions::new());
-    let disk = Arc::new(Multipath::open(target.options.clone(), target.paths_to_open(&needs, &regions)).unwrap().0);
+    let paths = target.paths_to_open(&needs, &regions).unwrap();
+    let disk = Arc::new(Multipath::open(target.options.clone(), paths).unwrap().0);
     let fixture = DriverFixture::on(disk.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         config(c);
@@ -80,7 +84,8 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
     let one = "&connections=1";
     // The connection that tested whether the server listens is closed.
     until(|| sockets(a.pid()) == 1);
-    let (mut fixture, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
+    let options = format!("{STALE},polling_interval=86400");
+    let (mut fixture, disk) = open_disk(&options, &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
     // The check's connection takes 5 s to open.
     until(|| sockets(a.pid()) == 3);

@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Options by name.
-const OPTIONS: [&str; 17] = [
+const OPTIONS: [&str; 18] = [
     "conf",
     "path_selector",
     "path_cpus",
@@ -48,6 +48,7 @@ const OPTIONS: [&str; 17] = [
     "max_polling_interval",
     "checker_timeout",
     "fast_io_fail_tmo",
+    "allow_stale_writes",
 ];
 
 /// A path as requested.
@@ -75,6 +76,8 @@ pub struct MultipathTarget {
     /// `detect_prio`: whether a disk is asked for its port groups (ALUA). `None`: as `conf` says; without a `conf` it is not
     /// asked.
     pub detect_prio: Option<bool>,
+    /// `allow_stale_writes`: whether the disk may be written although its paths cannot fence a late write. Default: no.
+    pub allow_stale_writes: bool,
     /// The options that were given, by name, with the text of their values.
     pub(super) given: Vec<(&'static str, String)>,
 }
@@ -147,7 +150,8 @@ impl MultipathTarget {
             paths.push(PathTarget { spec, name, prio: 1, cpus: Vec::new() });
         }
         let said = MultipathOptions::default();
-        let mut made = MultipathTarget { options: said, paths, conf: None, detect_prio: None, given: Vec::new() };
+        let (conf, detect_prio, given) = (None, None, Vec::new());
+        let mut made = MultipathTarget { options: said, paths, conf, detect_prio, allow_stale_writes: false, given };
         for (name, value) in options {
             let Some(name) = OPTIONS.into_iter().find(|known| known == name) else {
                 let all: Vec<_> = option_names().collect();
@@ -215,10 +219,8 @@ impl MultipathTarget {
             "fast_io_fail_tmo" => o.fast_io_fail_tmo = Some(time(0).map_err(|rule| format!("{rule}, or off"))?),
             "prio_args" if value == "exclusive_pref_bit" => o.exclusive_pref_bit = true,
             "prio_args" => return Err("must be exclusive_pref_bit".into()),
-            "detect_prio" => {
-                let read = [("yes", true), ("no", false)].into_iter().find(|(word, _)| *word == value);
-                self.detect_prio = Some(read.ok_or("must be yes or no")?.1);
-            }
+            "detect_prio" => self.detect_prio = Some(yes_or_no(value)?),
+            "allow_stale_writes" => self.allow_stale_writes = yes_or_no(value)?,
             "hardware_handler" => o.hardware_handler = value.parse().map_err(must)?,
             "pg_init_retries" => o.pg_init_retries = number(u64::from(MAX_PG_INIT_RETRIES), "a number")? as u32,
             "pg_init_delay_msecs" => {
@@ -337,7 +339,7 @@ impl MultipathTarget {
             }
             false => "",
         };
-        let waits = |p: &PathTarget| matches!(&p.spec, TargetSpec::Rbd(t) if t.options.iter().all(|(name, _)| name != OP_TIMEOUT));
+        let waits = |p: &PathTarget| matches!(&p.spec, TargetSpec::Rbd(target) if !limits_time(target));
         let hangs = match self.paths.iter().any(waits) {
             true => {
                 "; requests that the cluster does not answer are not retried on another path unless \
@@ -351,13 +353,40 @@ impl MultipathTarget {
         ))
     }
 
+    /// Checks that a write that was retried on another path cannot be carried out later by the first one, unless
+    /// `allow_stale_writes` accepts that.
+    ///
+    /// # Errors
+    /// Usage: several paths that cannot fence a late write, for writing.
+    pub fn check_stale_writes(&self, write: bool) -> Result<()> {
+        let unfenced = self.paths.iter().find_map(|path| match &path.spec {
+            TargetSpec::Nbd(_) => Some("NBD"),
+            // Without the time limit, the request stays on its path.
+            TargetSpec::Rbd(target) if limits_time(target) => Some("RBD (with rados_osd_op_timeout)"),
+            _ => None,
+        });
+        let (Some(kind), true) = (unfenced, write && !self.allow_stale_writes && self.paths.len() > 1) else {
+            return Ok(());
+        };
+        Err(Error::usage(format!(
+            "allow_stale_writes=no: a disk of {} paths over {kind} must not be written: a server that was cut off may later carry out \
+             an old write, over newer data that was acknowledged; open the disk read-only, use one path, or set allow_stale_writes=yes if \
+             a failed server is always fenced or really gone (docs/multipath.md)",
+            self.paths.len()
+        )))
+    }
+
     /// Returns its paths, ready to be opened, with the options given here and without those of a `conf`. Data comes from and
     /// goes to `regions`.
-    pub fn paths_to_open(&self, needs: &Needs, regions: &Arc<Regions>) -> Vec<Path> {
+    ///
+    /// # Errors
+    /// The errors of [`MultipathTarget::check_stale_writes`].
+    pub fn paths_to_open(&self, needs: &Needs, regions: &Arc<Regions>) -> Result<Vec<Path>> {
         self.warning_paths(needs, regions, &Arc::default())
     }
 
-    fn warning_paths(&self, needs: &Needs, regions: &Arc<Regions>, warnings: &Warnings) -> Vec<Path> {
+    fn warning_paths(&self, needs: &Needs, regions: &Arc<Regions>, warnings: &Warnings) -> Result<Vec<Path>> {
+        self.check_stale_writes(needs.write)?;
         let path = |path: &PathTarget| {
             let open: Opener = {
                 let (path, options, needs) = (path.clone(), self.options.clone(), *needs);
@@ -375,7 +404,7 @@ impl MultipathTarget {
                 checker: checker(self.options.path_checker, &path.spec),
             }
         };
-        self.paths.iter().map(path).collect()
+        Ok(self.paths.iter().map(path).collect())
     }
 }
 
@@ -392,9 +421,11 @@ impl DriverTarget for Box<MultipathTarget> {
 
     /// See [`MultipathTarget::settle`] and [`Multipath::open`].
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        // Before a path is opened to settle the options.
+        self.check_stale_writes(needs.write).map_err(|e| e.within("target 'multipath:'"))?;
         let (settled, notes) = self.settle()?;
         let warnings = Warnings::default();
-        let paths = settled.warning_paths(needs, &regions, &warnings);
+        let paths = settled.warning_paths(needs, &regions, &warnings)?;
         let (disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
         let mut warnings = std::mem::take(&mut *warnings.lock());
         warnings.dedup();
@@ -414,6 +445,14 @@ impl DriverTarget for Box<MultipathTarget> {
 
     fn files(&self) -> Vec<&std::path::Path> {
         self.paths.iter().flat_map(|path| path.spec.files()).collect()
+    }
+}
+
+fn yes_or_no(value: &str) -> std::result::Result<bool, String> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("must be yes or no".into()),
     }
 }
 
@@ -451,6 +490,11 @@ fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
 
 /// Ceph's time limit of a request; Ceph has none unless this is set.
 const OP_TIMEOUT: &str = "rados_osd_op_timeout";
+
+/// Whether requests of this image fail after a time limit, so that another path can retry them.
+fn limits_time(target: &RbdTarget) -> bool {
+    target.options.iter().any(|(name, _)| name == OP_TIMEOUT)
+}
 
 /// How long an NBD server may be silent before its requests are retried on another path, unless its target sets `timeout`.
 /// The value is that of the kernel's SCSI commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Checked every `io_timeout`.
@@ -619,6 +663,34 @@ mod tests {
             let said = refused(text);
             assert!(said.contains(rule), "{text}: {said}");
         }
+    }
+
+    /// A disk of two NBD paths used to be writable without a word of the risk but in the documentation.
+    #[test]
+    fn paths_without_fencing_are_written_only_by_permission() {
+        let limited = ":rados_osd_op_timeout=30";
+        for (text, is_refused) in [
+            ("nbd://a/e+nbd://b/e".to_owned(), true),
+            ("allow_stale_writes=no:nbd://a/e+nbd+unix:///e?socket=/s".to_owned(), true),
+            ("allow_stale_writes=yes:nbd://a/e+nbd://b/e".to_owned(), false),
+            ("nbd://a/e".to_owned(), false),
+            ("iscsi://a/iqn.2026-11.x:y/1+iscsi://b/iqn.2026-11.x:y/1".to_owned(), false),
+            ("/a+/b".to_owned(), false),
+            (format!("rbd:p/i{limited}+rbd:p/i{limited}"), true),
+            ("rbd:p/i+rbd:p/i".to_owned(), false),
+        ] {
+            let target = parse(&text).unwrap();
+            assert!(target.check_stale_writes(false).is_ok(), "{text}");
+            let said = target.check_stale_writes(true).map_err(|e| e.to_string());
+            assert_eq!(said.is_err(), is_refused, "{text}: {said:?}");
+            assert!(said.err().is_none_or(|e| e.starts_with("allow_stale_writes=no: a disk of 2 paths")), "{text}");
+        }
+        // Nothing is opened: there is no server of this name.
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let target =
+            TargetSpec::parse("multipath:nbd+unix:///e?socket=/nonexistent+nbd+unix:///e?socket=/none").unwrap();
+        let said = target.open(&needs, Arc::default()).err().unwrap().to_string();
+        assert!(said.starts_with("target 'multipath:': allow_stale_writes=no"), "{said}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub fn open_disk(options: &str, urls: &[String]) -> (DriverFixture, Arc<Multipat
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
-    let paths = target.paths_to_open(&needs, &regions);
+    let paths = target.paths_to_open(&needs, &regions).unwrap();
     let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
     (DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
 }
