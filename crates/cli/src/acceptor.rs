@@ -7,6 +7,7 @@
 
 use crate::connection_limit::ConnectionLimit;
 use host::net::socket::{SocketFile, Stop};
+use host::served_path::ServedPath;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -121,6 +122,11 @@ impl Acceptor {
         };
         let thread = thread::Builder::new().name(format!("{name}-acceptor")).spawn(accept)?;
         Ok(Acceptor { file, stop, thread: Some(thread) })
+    }
+
+    /// The check of whether the socket's path still names the socket, if it has one.
+    pub fn served(&self) -> Option<&Arc<ServedPath>> {
+        self.file.as_ref()?.served()
     }
 
     /// The socket in the file system, if there is one.

@@ -46,6 +46,7 @@ mod event;
 #[allow(unsafe_code, reason = "signals to threads of this process")]
 mod stuck;
 mod sync;
+pub mod served_path;
 pub mod net;
 pub mod nbd;
 pub mod driver;

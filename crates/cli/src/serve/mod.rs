@@ -12,6 +12,7 @@ mod libvirt;
 pub mod log;
 pub mod metrics;
 mod request;
+mod servers;
 mod show;
 mod stack;
 pub mod top;
@@ -19,7 +20,7 @@ pub mod top;
 use crate::status::{Failure, Outcome, Status};
 use crate::{interrupt, output};
 use args::ServeArgs;
-use control::{Operator, Server};
+use control::Operator;
 use host::handed;
 use host::privileges::{self, Account};
 use host::serve::Balance;
@@ -28,6 +29,7 @@ use host::serve::daemon::Daemon;
 use host::serve::plan::ExportKind;
 use host::service::Manager;
 use request::Request;
+use servers::Servers;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
@@ -89,21 +91,11 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), manager.clone(), move || closing.close()));
-    let server = Server::start(&operator, args.control.as_deref(), user)?;
-    let metrics = args.metrics.clone().or_else(metrics::handed_over).map(|at| {
-        let asked = Arc::clone(&operator);
-        metrics::Server::start(&at, move || asked.metrics())
-    });
-    let metrics = metrics.transpose()?;
-    if let Some(at) = metrics.as_ref().map(metrics::Server::at) {
-        ::log::info!("metrics at {at}");
-    }
+    let mut servers = Servers::start(&operator, args, user)?;
     if let Some(user) = user {
-        let sockets: Vec<_> =
-            [Some(server.path()), metrics.as_ref().and_then(metrics::Server::path)].into_iter().flatten().collect();
-        operator.assume(user, &sockets)?;
+        operator.assume(user, &servers.paths())?;
     }
-    let control = server.path().display().to_string();
+    let control = servers.control().display().to_string();
     ::log::info!(pid = std::process::id(), control; "{}; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again", operator.status());
     keep_balanced(&operator, args.balance)?;
     operator.ready();
@@ -113,13 +105,14 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
             Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
             Err(e) => ::log::error!("reload failed, nothing was changed: {e}"),
         }
+        servers.listen_again();
         operator.ready();
     }
     manager.stopping();
-    drop((watchdog, metrics));
+    drop(watchdog);
     ::log::info!("shutting down: disconnecting clients");
     // Accept no more commands. A command in progress completes first, because `end` waits for the operator's lock.
-    drop(server);
+    drop(servers);
     operator.end();
     ::log::info!("ended");
     Ok(Status::Done)

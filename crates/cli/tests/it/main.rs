@@ -46,6 +46,7 @@ mod serve_log;
 mod serve_metrics;
 mod serve_multipath;
 mod serve_nbd;
+mod serve_paths;
 mod serve_postgres;
 mod serve_rbd;
 mod serve_stripe;

@@ -15,7 +15,7 @@
 //! Since: 0.1.
 
 mod handover;
-pub(super) mod identity;
+pub(crate) mod identity;
 #[allow(unsafe_code, reason = "system calls")]
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]

@@ -9,6 +9,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use crate::handed;
+use crate::served_path::{Found, ServedPath};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -17,9 +18,10 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Maximum number of clients that wait to be accepted; the system may limit them further.
@@ -36,7 +38,8 @@ const BACKLOG: i32 = 4096;
 /// `AddrInUse`: another process has the socket open, or the path is not a socket. Others: system errors.
 pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(handed) = handed::unix(path) {
-        return Ok((handed?, SocketFile { path: path.to_owned(), own: None }));
+        // Without its file, the socket works, and a problem of its path is not noticed.
+        return Ok((handed?, SocketFile { path: path.to_owned(), served: open_file(path, true).ok() }));
     }
     match bind_new(path, mode) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_left_behind(path) => {}
@@ -95,15 +98,30 @@ fn bind_new(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketF
 /// then.
 pub struct SocketFile {
     path: PathBuf,
-    /// The file that was made. While it is open, no other file gets its inode number. `None`: the socket was handed over.
-    own: Option<OwnedFd>,
+    /// The file that was made or handed over. `None`: the path did not name the socket that was handed over.
+    served: Option<Arc<ServedPath>>,
+}
+
+/// Opens the file of a socket.
+fn open_file(path: &Path, handed: bool) -> io::Result<Arc<ServedPath>> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(Arc::new(ServedPath::socket(path, file, handed)))
 }
 
 impl SocketFile {
     /// Opens the file that was just made at `path`.
     fn at(path: &Path) -> io::Result<SocketFile> {
-        let own = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(SocketFile { path: path.to_owned(), own: Some(own) })
+        Ok(SocketFile { path: path.to_owned(), served: Some(open_file(path, false)?) })
+    }
+
+    /// Returns the check of whether the path still names the socket.
+    pub fn served(&self) -> Option<&Arc<ServedPath>> {
+        self.served.as_ref()
+    }
+
+    /// Returns the file that was made here.
+    fn own(&self) -> Option<&ServedPath> {
+        self.served.as_deref().filter(|served| served.can_listen_again())
     }
 
     /// Returns the path.
@@ -113,7 +131,7 @@ impl SocketFile {
 
     /// Sets the permissions of the file that was made, not of a file that has replaced it.
     fn allow(&self, mode: u32) -> io::Result<()> {
-        let Some(own) = &self.own else { return Ok(()) };
+        let Some(own) = self.own().and_then(ServedPath::socket_file) else { return Ok(()) };
         let is = rustix::fs::fstat(own)?;
         let made_here = is.st_nlink == 1 && is.st_uid == rustix::process::geteuid().as_raw();
         if !made_here || FileType::from_raw_mode(is.st_mode) != FileType::Socket {
@@ -127,13 +145,7 @@ impl SocketFile {
     }
 
     fn is_there(&self) -> io::Result<bool> {
-        let Some(own) = &self.own else { return Ok(false) };
-        let is = rustix::fs::fstat(own)?;
-        match fs::symlink_metadata(&self.path) {
-            Ok(there) => Ok((there.dev(), there.ino()) == (is.st_dev, is.st_ino)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
-        }
+        self.own().map_or(Ok(false), |own| Ok(own.find()? == Found::Same))
     }
 }
 
@@ -144,6 +156,11 @@ impl Drop for SocketFile {
             log::warn!(socket = self.path.display().to_string(); "a socket is left behind: {e}");
         }
     }
+}
+
+/// Makes a listening socket refuse clients, and wakes a thread that waits for them: it gets an error from its next accept.
+pub(crate) fn refuse_clients(listener: impl AsFd) {
+    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
 }
 
 /// As [`listen`], with errors of an export.

@@ -19,6 +19,7 @@ use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use crate::image_lock::ImageLock;
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
+use crate::served_path::ServedPath;
 use crate::target::{Needs, TargetWarning, stripe_map};
 use blk::id::SECTOR_SHIFT;
 use blk::settings::QueueConfig;
@@ -34,6 +35,8 @@ pub(super) struct OpenDisk {
     pub(super) served: Arc<ServedDisk>,
     /// The settings that it was given.
     pub(super) settings: Vec<(String, String)>,
+    /// The paths of its images.
+    pub(super) images: Vec<Arc<ServedPath>>,
     /// Declared, and so dropped, after `served`.
     closing: Closing,
 }
@@ -84,9 +87,14 @@ impl OpenDisk {
         };
         // One table for all targets, so that a region has the same number for each.
         let regions = Arc::new(Regions::new());
-        let (mut drivers, mut warnings) = (Vec::new(), Vec::new());
+        let (mut drivers, mut images, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for target in &plan.targets {
             let open = target.spec.open(&needs, Arc::clone(&regions))?;
+            // All paths of a target lead to one file.
+            if let Some(identity) = open.driver.path().identity() {
+                let image = |path| Arc::new(ServedPath::image(&plan.name, path, identity.clone()));
+                images.extend(target.paths().into_iter().map(image));
+            }
             drivers.push(open.driver);
             warnings.extend(open.warnings);
         }
@@ -107,7 +115,7 @@ impl OpenDisk {
             return Err(Error::usage(text));
         }
         let closing = Closing(Mutex::new(Some(served.keep(locks))));
-        Ok((OpenDisk { served, settings: plan.settings.clone(), closing }, warnings))
+        Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing }, warnings))
     }
 
     /// Closes the disk, and waits until no reader (a scrape, a report) keeps it open. After that, other programs may open its images.

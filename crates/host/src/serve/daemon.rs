@@ -6,14 +6,17 @@
 //! disk or the daemon ends, its clients are dropped first. Then its I/O in flight completes, then the disk is closed, so nothing that was
 //! acknowledged is lost.
 
+mod paths;
+
 use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
 use super::check::{CheckedPlan, Export, PlanErrors};
 use super::ending::{END_TIME, Ending};
+use super::path_watch::PathWatch;
 use super::plan::{NbdListen, serves_connections};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
-use super::running::{Clients, ExportPlace, RunningExport};
+use super::running::{Clients, ExportPlace, RunningExport, socket_gone};
 use super::view::View;
 use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
@@ -40,6 +43,7 @@ pub struct Daemon {
     /// Exports that have disconnected their clients and wait for their I/O.
     endings: Vec<Ending>,
     watch: DiskWatch,
+    paths: PathWatch,
     began: Instant,
 }
 
@@ -97,6 +101,7 @@ impl Daemon {
             plan: plan.clone(),
             endings: Vec::new(),
             watch: DiskWatch::start()?,
+            paths: PathWatch::start()?,
             began: crate::clock::now(),
         };
         let changes = daemon.carry_out(plan, &steps, ChangeMode { all_or_nothing: true, by_force: false });
@@ -198,12 +203,16 @@ impl Daemon {
     pub fn view(&self) -> View {
         let disks = self.disks.iter().map(|(name, d)| (name.clone(), Arc::downgrade(&d.served)));
         let certificates = |export: &Export<'_>| self.server(&export.plan.nbd()?.listen)?.nbd.certificates();
-        let gone = |export: &Export<'_>| self.exports.get(&export.plan.name)?.gone();
+        let gone = |export: &Export<'_>| match export.plan.nbd() {
+            Some(nbd) => socket_gone(self.server(&nbd.listen)?.nbd.socket()),
+            None => self.exports.get(&export.plan.name)?.gone(),
+        };
         View {
             plan: self.plan.clone(),
             began: self.began,
             threads: Arc::clone(&self.threads),
             disks: disks.collect(),
+            images: self.disks.iter().map(|(name, disk)| (name.clone(), disk.images.clone())).collect(),
             clients: self.by_export(|e| self.count(e)),
             certificates: self.by_export(certificates),
             gone: self.by_export(gone),
@@ -495,6 +504,7 @@ impl Daemon {
                     changes.warnings.extend(warnings);
                     changes.note(About::Disk(&plan.name), format!("opened disk '{}'", plan.name));
                     self.watch.add(&disk.served);
+                    disk.images.iter().for_each(|image| self.paths.add(image));
                     self.disks.insert(plan.name.clone(), disk);
                 }
                 Err(e) => {
@@ -532,6 +542,7 @@ impl Daemon {
             let Some(disk) = self.disks.get(&export.plan.disk) else { continue };
             match begin::begin(&self.threads, disk, new, &export, self.numbers(new, &export)) {
                 Ok(Some(running)) => {
+                    running.socket().into_iter().for_each(|socket| self.paths.add(socket));
                     self.exports.insert(name.clone(), running);
                     changes.note(About::Export(name), format!("began export '{name}'"));
                 }
@@ -566,6 +577,7 @@ impl Daemon {
                 // Clients that had to be disconnected are already gone.
                 Some(running) => update(&running.nbd, disks, most).map(drop),
                 None => begin::nbd_server(&self.threads, new, &server, disks).map(|nbd| {
+                    nbd.socket().into_iter().for_each(|socket| self.paths.add(socket));
                     self.servers.push(Server { listen: server.listen.clone(), nbd });
                 }),
             };

@@ -13,7 +13,8 @@
 //!
 //! The daemon that carries out the plan: an [`IoThread`] serves sources (virtqueues, connections), each through a [`Port`] to its disk. It
 //! serves all of them in rounds, and polls for a while when there is no work (`adaptive`). Then it sleeps until a kick, a completion, a
-//! timer or another thread's `wakeup`. [`daemon`] combines plan and IOThreads; `watch` logs problems of the disks.
+//! timer or another thread's `wakeup`. [`daemon`] combines plan and IOThreads; `watch` logs problems of the disks,
+//! `path_watch` those of the paths of images and sockets.
 
 pub mod check;
 mod format;
@@ -37,6 +38,7 @@ mod iothread;
 mod iothreads;
 mod latency;
 mod members;
+mod path_watch;
 mod trial;
 mod block_buffers;
 mod port;

@@ -4,7 +4,9 @@
 //! When it is dropped, an export disconnects its clients and waits for their I/O.
 
 use crate::error::Result;
+use crate::served_path::ServedPath;
 use blk::time::Duration;
+use std::sync::Arc;
 
 /// Returns how many clients an export has, without waiting.
 pub(crate) type Clients = Box<dyn Fn() -> usize + Send + Sync>;
@@ -31,9 +33,22 @@ pub(crate) trait RunningExport: Send {
     /// Returns a function that counts the clients.
     fn clients(&self) -> Clients;
 
-    /// Returns a check of why the export is no longer usable, for exports that can be undone from outside.
+    /// Returns a check of why clients no longer reach the export, for exports that can be undone from outside.
     fn gone(&self) -> Option<HealthCheck> {
+        socket_gone(self.socket())
+    }
+
+    /// Returns the path of its listening socket, if it has one.
+    fn socket(&self) -> Option<&Arc<ServedPath>> {
         None
+    }
+
+    /// Makes its listening socket anew, at the same path. Connected clients stay.
+    ///
+    /// # Errors
+    /// The errors of a new export, which keeps its old socket then.
+    fn listen_again(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Returns the path of its block device, if it is one.
@@ -57,4 +72,10 @@ pub(crate) trait RunningExport: Send {
     fn mapping(&self) -> Option<Vec<usize>> {
         None
     }
+}
+
+/// Returns a check of why clients do not reach a socket.
+pub(crate) fn socket_gone(socket: Option<&Arc<ServedPath>>) -> Option<HealthCheck> {
+    let socket = Arc::downgrade(socket?);
+    Some(Box::new(move || socket.upgrade()?.trouble()))
 }

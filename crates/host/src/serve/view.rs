@@ -8,6 +8,7 @@
 use super::check::{CheckedPlan, Export};
 use super::running::{Clients, HealthCheck};
 use super::{IoThreads, ServedDisk, ThreadReport};
+use crate::served_path::ServedPath;
 use blk::time::{Duration, Instant};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,6 +20,8 @@ pub struct View {
     pub(super) threads: Arc<IoThreads>,
     /// By name.
     pub(super) disks: HashMap<String, Weak<ServedDisk>>,
+    /// By name of the disk.
+    pub(super) images: HashMap<String, Vec<Arc<ServedPath>>>,
     /// By name of the export.
     pub(super) clients: HashMap<String, Clients>,
     /// By name of the export, for exports with TLS.
@@ -38,6 +41,11 @@ impl View {
         self.disks.get(name)?.upgrade()
     }
 
+    /// Returns which paths of a disk's images no longer name what is open, in sentences. May be a second old.
+    pub fn image_troubles(&self, disk: &str) -> Vec<String> {
+        self.images.get(disk).into_iter().flatten().filter_map(|image| image.trouble()).collect()
+    }
+
     /// Returns the number of clients of an export.
     pub fn clients(&self, export: &Export<'_>) -> usize {
         self.clients.get(&export.plan.name).map_or(0, |count| count())
@@ -53,7 +61,13 @@ impl View {
         self.certificates.get(&export.plan.name)?()
     }
 
-    /// Returns why an export is no longer usable, if so: for example, its mount was undone from outside.
+    /// Whether an export can be undone from outside.
+    pub fn can_be_gone(&self, export: &Export<'_>) -> bool {
+        self.gone.contains_key(&export.plan.name)
+    }
+
+    /// Returns why clients no longer reach an export, if so: its mount was undone or its socket removed from outside. May be a second
+    /// old.
     pub fn gone(&self, export: &Export<'_>) -> Option<String> {
         self.gone.get(&export.plan.name)?()
     }

@@ -21,6 +21,7 @@ use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::ServePlan;
 use host::serve::view::View;
 use host::serve::{Balance, ServedDisk};
+use host::served_path::ServedPath;
 use host::service::Manager;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -166,7 +167,15 @@ impl Operator {
         true
     }
 
-    /// Reads the configuration again and applies its differences from the running plan. Returns the changes made.
+    /// Checks from now on whether the path of a socket still names it, and logs if it does not.
+    pub fn watch_path(&self, socket: Option<&Arc<ServedPath>>) {
+        if let (Some(daemon), Some(socket)) = (self.lock().as_ref(), socket) {
+            daemon.watch_path(socket);
+        }
+    }
+
+    /// Reads the configuration again and applies its differences from the running plan. Then checks the paths of images and sockets, and
+    /// listens again where a socket was removed. Returns the changes made, and what does not work.
     ///
     /// # Errors
     /// The errors of the configuration; nothing was changed then.
@@ -175,11 +184,13 @@ impl Operator {
         let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
         undrained(daemon).map_err(|e| Failure::new(e.message))?;
         let changed = Request::read(&self.args, |plan| daemon.change(plan, false));
+        let paths = if changed.is_ok() { daemon.check_paths() } else { Vec::new() };
         self.show(Some(daemon));
         let (changes, mut lines) = changed?;
         lines.extend(told(&changes));
         lines.extend(changes.failed.iter().map(|e| format!("failed: {e}")));
         lines.extend(daemon.renew_certificates());
+        lines.extend(paths);
         if lines.is_empty() {
             lines.push("nothing has changed".to_owned());
         }

@@ -11,6 +11,7 @@ use crate::runtime_dir;
 use crate::status::Failure;
 use host::handed::{self, At};
 use host::privileges::Account;
+use host::served_path::ServedPath;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,11 @@ impl Server {
         let acceptor = Acceptor::open("mqblk-ctl", (listener, Some(file)), CLIENTS, serve, drop)
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
         Ok(Server { acceptor })
+    }
+
+    /// The check of whether the socket's path still names the socket.
+    pub fn served(&self) -> Option<&Arc<ServedPath>> {
+        self.acceptor.served()
     }
 
     /// Where it listens.

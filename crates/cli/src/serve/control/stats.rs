@@ -20,7 +20,7 @@ pub fn list(daemon: &View) -> Value {
     };
     for (index, plan) in disks.iter().enumerate() {
         if let Some(disk) = daemon.disk(&plan.name) {
-            part(&mut all, "disks", index, of_disk(&disk));
+            part(&mut all, "disks", index, of_disk(&disk, daemon.image_troubles(&plan.name)));
         }
     }
     for (index, export) in daemon.plan().exports().enumerate() {
@@ -36,7 +36,7 @@ pub fn list(daemon: &View) -> Value {
     all
 }
 
-fn of_disk(disk: &ServedDisk) -> Value {
+fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
     // Members have the same settings.
     let members = disk.members();
     json!({
@@ -47,7 +47,7 @@ fn of_disk(disk: &ServedDisk) -> Value {
         "scheduler": members[0].queue.scheduler(),
         "nr_hw_queues": members.iter().map(|m| u32::from(m.queue.map().nr_hw_queues())).sum::<u32>(),
         "drained": disk.is_drained(),
-        "troubles": disk.flush_trouble().into_iter().chain(disk.troubles()).collect::<Vec<_>>(),
+        "troubles": disk.flush_trouble().into_iter().chain(of_images).chain(disk.troubles()).collect::<Vec<_>>(),
     })
 }
 
@@ -68,7 +68,7 @@ pub fn stats(daemon: &View) -> Value {
             out["connections"] = json!({ "wanted": c.wanted, "up": c.up, "losses": c.losses, "replayed": c.replayed });
         }
         if let (Value::Object(out), Value::Object(more), Value::Object(now)) =
-            (&mut out, of_stats(&stats), of_disk(&disk))
+            (&mut out, of_stats(&stats), of_disk(&disk, daemon.image_troubles(&plan.name)))
         {
             out.extend(more);
             out.extend(now);

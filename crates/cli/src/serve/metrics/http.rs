@@ -10,6 +10,7 @@
 use crate::acceptor::{Acceptor, Listener, bind};
 use crate::status::Failure;
 use host::handed::{self, At};
+use host::served_path::ServedPath;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -102,6 +103,11 @@ impl Server {
         let acceptor = Acceptor::open("mqblk-http", (socket, file), CLIENTS, serve, reject)
             .map_err(|e| Failure::new(format!("cannot start the thread of --metrics: {e}")))?;
         Ok(Server { acceptor, at: Listen(at) })
+    }
+
+    /// Returns the check of whether the path of a Unix socket still names the socket.
+    pub fn served(&self) -> Option<&Arc<ServedPath>> {
+        self.acceptor.served()
     }
 
     /// Returns where it listens, with the actual port.

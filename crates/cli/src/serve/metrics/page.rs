@@ -76,6 +76,7 @@ pub fn page(daemon: &View) -> String {
     let names = daemon.plan().disks().iter().map(|d| d.name.as_str());
     let disks: Disks<'_> = names.filter_map(|name| Some((name, daemon.disk(name)?))).collect();
     of_disks(&mut page, &disks);
+    of_images(&mut page, daemon);
     of_stages(&mut page, &disks);
     of_hctxs(&mut page, &disks);
     // Removing a disk waits until no thread holds it, so release the disks before waiting for IOThreads.
@@ -135,6 +136,15 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     page.family("mqblk_disk_errors_total", Kind::Counter, "Requests that ended with an error.", each(&|s| s.errors));
     let busy = each(&|s| s.io_ticks_ns).into_iter().map(|(l, ns)| (l, Seconds(ns))).collect();
     page.family("mqblk_disk_io_time_seconds_total", Kind::Counter, "Time with something in flight.", busy);
+}
+
+/// Appends the family of the paths of images.
+fn of_images(page: &mut Page, daemon: &View) {
+    let names = daemon.plan().disks().iter().map(|d| &d.name);
+    let is_gone = |name: &String| u64::from(!daemon.image_troubles(name).is_empty());
+    let samples = names.map(|name| (vec![("disk", name.clone())], is_gone(name))).collect();
+    let help = "1 while the path of an image no longer names the file that is open.";
+    page.family("mqblk_disk_image_gone", Kind::Gauge, help, samples);
 }
 
 /// Appends the families of disks that are reached over connections (NBD).
@@ -214,7 +224,7 @@ fn of_threads(page: &mut Page, threads: &[ThreadReport]) {
 }
 
 fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
-    let (mut clients, mut stale) = (Vec::new(), Vec::new());
+    let (mut clients, mut stale, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     let mut by_label: BTreeMap<(String, u32), u64> = BTreeMap::new();
     for export in daemon.plan().exports() {
         let kind = export.plan.kind.name().to_owned();
@@ -222,11 +232,16 @@ fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
         if daemon.has_certificates(&export) {
             stale.push((labels.clone(), u64::from(daemon.certificate_problem(&export).is_some())));
         }
+        if daemon.can_be_gone(&export) {
+            gone.push((labels.clone(), u64::from(daemon.gone(&export).is_some())));
+        }
         clients.push((labels, daemon.clients(&export)));
     }
     page.family("mqblk_export_clients", Kind::Gauge, "Clients that are connected.", clients);
     let help = "1 while new certificates cannot be loaded and the old ones stay in use.";
     page.family("mqblk_export_certificates_stale", Kind::Gauge, help, stale);
+    let help = "1 while clients cannot reach the export: its socket was removed, or its mount undone.";
+    page.family("mqblk_export_gone", Kind::Gauge, help, gone);
     // Connections come and go, and a sum over them would shrink.
     for source in threads.iter().flat_map(|t| &t.sources).filter(|s| !serves_connections(s.kind)) {
         *by_label.entry((source.export.clone(), source.index)).or_default() += source.served;

@@ -13,7 +13,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-pub(super) fn of(meta: &Metadata) -> String {
+pub(crate) fn of(meta: &Metadata) -> String {
     if !meta.file_type().is_block_device() {
         return format!("file-{:x}-{}", meta.dev(), meta.ino());
     }

@@ -20,6 +20,7 @@ use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
 use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
+use crate::served_path::ServedPath;
 use blk::id::SECTOR_SHIFT;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
@@ -126,6 +127,7 @@ pub struct NbdExport {
     address: Address,
     /// Of a Unix socket.
     file: Option<SocketFile>,
+    socket_mode: Option<u32>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -145,15 +147,16 @@ impl NbdExport {
             table: Mutex::new(table),
             tls,
             stop,
+            listener: Mutex::new(Some(Arc::new(listener))),
             next_thread: AtomicUsize::new(0),
             registry: Arc::default(),
         });
         let accepting = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("mqblk-nbd".into())
-            .spawn(move || accepting.accept(&listener))
+            .spawn(move || accepting.accept())
             .map_err(|e| Error::os(e, "cannot start the thread of an NBD server"))?;
-        Ok(NbdExport { shared, address, file, thread: Some(thread) })
+        Ok(NbdExport { shared, address, file, socket_mode, thread: Some(thread) })
     }
 
     /// Returns where it listens, with the actual port.
@@ -172,6 +175,27 @@ impl NbdExport {
         self.tls()?;
         let shared = Arc::downgrade(&self.shared);
         Some(Box::new(move || Some(shared.upgrade()?.tls.as_ref()?.problem()?.to_string())))
+    }
+
+    /// Returns the path of its Unix socket.
+    pub(crate) fn socket(&self) -> Option<&Arc<ServedPath>> {
+        self.file.as_ref()?.served()
+    }
+
+    /// Makes its Unix socket anew, at the same path. Connected clients stay.
+    ///
+    /// # Errors
+    /// The errors of [`NbdExport::start`]; the server keeps its old socket then.
+    pub(crate) fn listen_again(&mut self) -> Result<()> {
+        let (listener, _, file) = Listener::bind(&self.address, self.socket_mode)?;
+        let before = self.shared.listener.lock().replace(Arc::new(listener));
+        // Dropping the old file removes nothing: the path names the new one.
+        self.file = file;
+        // The accepting thread takes the new one from here on.
+        if let Some(before) = before {
+            socket::refuse_clients(before.fd());
+        }
+        Ok(())
     }
 
     /// Returns the number of connected clients.
@@ -242,6 +266,7 @@ impl Drop for NbdExport {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        drop(self.shared.listener.lock().take());
         drop(self.file.take());
         let mut clients = self.shared.registry.clients.lock();
         while clients.handshakes > 0 {
@@ -408,6 +433,8 @@ struct Shared {
     table: Mutex<Table>,
     tls: Option<Tls>,
     stop: OwnedFd,
+    /// `None`: the server is being dropped.
+    listener: Mutex<Option<Arc<Listener>>>,
     next_thread: AtomicUsize,
     registry: Arc<ClientRegistry>,
 }
@@ -439,8 +466,15 @@ impl Drop for Connected {
 }
 
 impl Shared {
-    fn accept(self: &Arc<Shared>, listener: &Listener) {
-        while socket::wait(listener.fd(), PollFlags::IN, &self.stop, None) {
+    fn listener(&self) -> Option<Arc<Listener>> {
+        self.listener.lock().clone()
+    }
+
+    fn accept(self: &Arc<Shared>) {
+        // Taken anew for each client, because it may have been replaced.
+        while let Some(listener) = self.listener()
+            && socket::wait(listener.fd(), PollFlags::IN, &self.stop, None)
+        {
             let Some(shaking) = self.begin_handshake() else { return };
             let socket = match listener.accept() {
                 Ok(socket) => socket,

@@ -14,6 +14,7 @@ use crate::mem::Alarm;
 use crate::net::socket::{self, SocketFile};
 use crate::serve::running::{Clients, ExportPlace, RunningExport};
 use crate::serve::{IoThreads, ServedDisk};
+use crate::served_path::ServedPath;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,6 +57,7 @@ pub struct ExportOptions {
 /// A vhost-user-blk export. It ends when it is dropped.
 pub struct VhostExport {
     socket: Option<SocketFile>,
+    socket_mode: Option<u32>,
     stop: Arc<OwnedFd>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -74,14 +76,20 @@ struct Front {
 /// The sockets and counters that the listener's thread shares with others.
 #[derive(Default)]
 struct Shared {
-    /// The listener while a front end is served; no other front end is accepted then.
-    listener: Mutex<Option<UnixListener>>,
+    /// The listener; no other front end is accepted while one is served. `None`: the export is being dropped.
+    listener: Mutex<Option<Arc<UnixListener>>>,
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
     /// The front end's channel for messages that the back end initiates.
     channel: Mutex<Option<OwnedFd>>,
     /// Number of front ends that were dropped, and why the last one was.
     dropped: Mutex<(u64, Option<String>)>,
+}
+
+impl Shared {
+    fn listener(&self) -> Option<Arc<UnixListener>> {
+        lock(&self.listener).clone()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -151,7 +159,7 @@ impl VhostExport {
         let (listener, file) = socket::bind(&path, socket_mode)?;
         let stop = Arc::new(event::new()?);
         let front = Arc::new(parking_lot::Mutex::new(Front { mapping, connection: Weak::new() }));
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { listener: Mutex::new(Some(Arc::new(listener))), ..Shared::default() });
         let server = Server {
             socket: path,
             shared: Arc::clone(&shared),
@@ -163,9 +171,10 @@ impl VhostExport {
         };
         let thread = std::thread::Builder::new()
             .name("mqblk-vhost".into())
-            .spawn(move || server.run(listener))
+            .spawn(move || server.run())
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
-        Ok(VhostExport { socket: Some(file), stop, shared, thread: Some(thread), threads: Arc::clone(threads), front })
+        let (socket, thread, threads) = (Some(file), Some(thread), Arc::clone(threads));
+        Ok(VhostExport { socket, socket_mode, stop, shared, thread, threads, front })
     }
 
     /// The IOThread of each virtqueue.
@@ -233,6 +242,23 @@ impl RunningExport for VhostExport {
         self.clients()
     }
 
+    fn socket(&self) -> Option<&Arc<ServedPath>> {
+        self.socket.as_ref()?.served()
+    }
+
+    fn listen_again(&mut self) -> Result<()> {
+        let Some(old) = &self.socket else { return Ok(()) };
+        let (listener, file) = socket::bind(old.path(), self.socket_mode)?;
+        let before = lock(&self.shared.listener).replace(Arc::new(listener));
+        // Dropping the old file removes nothing: the path names the new one.
+        self.socket = Some(file);
+        // The listener's thread takes the new one from here on.
+        if let Some(before) = before {
+            socket::refuse_clients(&*before);
+        }
+        Ok(())
+    }
+
     fn resized(&self, _sectors: u64) -> Result<()> {
         self.resized();
         Ok(())
@@ -274,21 +300,19 @@ struct Server {
 }
 
 impl Server {
-    fn run(&self, first: UnixListener) {
-        let mut listener = Some(first);
-        while let Some(listens) = listener.take().filter(|l| socket::wait(l, PollFlags::IN, &self.stop, None)) {
-            let Ok((stream, _)) = listens.accept() else {
-                listener = Some(listens);
-                continue;
-            };
-            *lock(&self.shared.listener) = Some(listens);
+    fn run(&self) {
+        // Taken anew for each client, because it may have been replaced.
+        while let Some(listener) = self.shared.listener()
+            && socket::wait(&*listener, PollFlags::IN, &self.stop, None)
+        {
+            let Ok((stream, _)) = listener.accept() else { continue };
+            // While a front end is served, dropping the export closes the listener.
+            drop(listener);
             if let Err(why) = self.serve(stream) {
                 self.say(why);
             }
             *lock(&self.shared.stream) = None;
             *lock(&self.shared.channel) = None;
-            // None: the export is being dropped.
-            listener = lock(&self.shared.listener).take();
         }
     }
 
