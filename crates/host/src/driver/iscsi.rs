@@ -32,6 +32,7 @@
 
 mod access;
 mod attach;
+mod changes;
 mod chap;
 mod dial;
 mod discover;
@@ -80,6 +81,7 @@ use blk::scsi::transport::{
 };
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
+use changes::UnitChanges;
 use dial::{Line, dial, dial_within};
 use initiator::Initiator;
 use own::{Answer, TaskOwner};
@@ -123,6 +125,7 @@ struct Shared {
     queues: PerHctx<Queue>,
     regions: Arc<Regions>,
     watch: Arc<Watch>,
+    changes: Arc<UnitChanges>,
     /// The logical unit is not the one that was opened, or can no longer be recognized.
     gone: AtomicBool,
     /// The disk is open for writing, and the unit has no identifier by which to recognize it.
@@ -144,8 +147,10 @@ struct Shared {
 }
 
 impl Shared {
-    /// Opens another session for hardware queue `number`, if the logical unit is still the same.
-    fn dial(&self, number: u16) -> Result<Line<'_>> {
+    /// Opens another session for hardware queue `number`, if the logical unit is still the same. Also returns the count of
+    /// changes that its identity check covers.
+    fn dial(&self, number: u16) -> Result<(Line<'_>, u64)> {
+        let verified = self.changes.count();
         let wanted = self.initiator.wanted(&self.target, Some(&self.target.name), number)?;
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
         let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
@@ -156,11 +161,11 @@ impl Shared {
         if self.is_path {
             self.gone.store(false, Ordering::Relaxed);
         }
-        Ok(line)
+        Ok((line, verified))
     }
 
     /// Opens a session in place of a lost one.
-    fn dial_again(&self, number: u16) -> Result<Line<'_>> {
+    fn dial_again(&self, number: u16) -> Result<(Line<'_>, u64)> {
         if self.is_nameless {
             return Err(self.is_another("has no identity (VPD page 0x83 or 0x80) to verify after a reconnect"));
         }
@@ -169,6 +174,7 @@ impl Shared {
 
     /// Marks the unit as gone and drops all sessions: no request is sent or waits for an answer any more. Returns the error.
     fn is_another(&self, how: &str) -> Error {
+        self.changes.note();
         // Relaxed: a thread that reads the old value finds no session to send on.
         self.gone.store(true, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_session("the logical unit was replaced"));
@@ -219,6 +225,8 @@ impl Shared {
     fn is_still_there(&self, line: &mut Line<'_>) -> Result<()> {
         let (unit, _) = identify(line, self.target.lun)?;
         if !self.unit.is_still(&unit) {
+            // The sessions of the requests may not know it yet.
+            self.changes.note();
             return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
         }
         Ok(())
@@ -285,8 +293,8 @@ impl Reconnect for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        let line = self.dial_again(number as u16)?;
-        queue.attach(line, false).map_err(|e| e.within(&self.target.to_string()))?;
+        let (line, verified) = self.dial_again(number as u16)?;
+        queue.attach(line, verified, false).map_err(|e| e.within(&self.target.to_string()))?;
         // The device went offline when recovery failed; it has now reported its identity and size.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
             device.set_state(DeviceState::Running);
@@ -344,6 +352,7 @@ impl Iscsi {
             queues,
             regions,
             watch,
+            changes: Arc::default(),
             gone,
             is_nameless,
             is_path,
@@ -386,7 +395,7 @@ impl Iscsi {
         let _one = self.acting.lock();
         self.disk.take_news(|news| {
             if news.identity || news.capacity {
-                self.doubt();
+                self.shared.queues.iter().for_each(Queue::drop_if_stale);
             }
             if news.state
                 && let Some(tell) = self.shared.tell_access.get()
@@ -394,12 +403,6 @@ impl Iscsi {
                 tell();
             }
         });
-    }
-
-    /// Handles a report that the unit may have become another one: no request is sent until the unit was identified again.
-    #[cold]
-    fn doubt(&self) {
-        self.shared.queues.iter().for_each(Queue::doubt);
     }
 }
 
@@ -419,16 +422,16 @@ impl Transport for Shared {
 
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
         assert_eq!(lun, self.target.lun, "not the logical unit of the sessions");
-        let Shared { target, watch, queues, .. } = self;
+        let Shared { target, watch, changes, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
         let timeouts = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before other threads can see it.
-            let fresh = Queue::new(timeouts, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, lun, Arc::clone(changes), Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
-                let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
-                queue.attach(line, true).map_err(|e| e.to_string())?;
+                let (line, verified) = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
+                queue.attach(line, verified, true).map_err(|e| e.to_string())?;
             }
         }
         queues.iter().skip(usize::from(nr_hw_queues)).for_each(|q| q.stop(&self.regions));

@@ -213,6 +213,26 @@ fn nothing_is_written_to_another_disk() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
+/// The target tells no session that the unit was exchanged. Cause: only the check of the path failed, and the sessions wrote
+/// to the new unit. Fix: a count of changes that all sessions share.
+#[test]
+fn another_disk_found_by_a_check_stops_all_sessions() {
+    let mut tgt = Tgt::new();
+    let (fixture, driver) = fixture(&tgt.url(""), 2);
+    let (mut first, mut second) = fixture.split_in_two();
+    assert_eq!(first.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(second.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    tgt.exchange("SN0002");
+    let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let check = driver.path().check(blk::time::Duration::from_secs(60), &never);
+    assert!(check.unwrap().unwrap_err().to_string().contains("it was"));
+    for fixture in [&mut first, &mut second] {
+        assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    }
+    until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..8192].iter().all(|b| *b == 1));
+}
+
 /// A path checker and a prioritizer may log in at the same time. Once, the target closed the first of two sessions of the same
 /// name.
 #[test]

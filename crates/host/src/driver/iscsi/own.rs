@@ -9,7 +9,9 @@
 use super::dial::sense_of;
 use super::link::Lost;
 use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
+use blk::scsi::cdb::opcode;
 use blk::scsi::disposition::{About, DeviceEvent, HostByte, Outcome, judge, sam};
+use blk::scsi::sense::Sense;
 
 /// Tags of our own messages: above those of tasks, below that of our NOP-Out.
 const TAGS: u32 = 0xfffd;
@@ -25,7 +27,7 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
 }
 
 /// The unit reports a change once, with the next command. The session is dropped after such a report, so that no later command reaches the
-/// changed unit before the report is handled.
+/// changed unit before the report is handled. [`UnitChanges`](super::changes::UnitChanges) stops the disk's other sessions.
 const UNHEARD: &str = "the logical unit reported a change (unit attention)";
 
 /// Returns the loss of the session for such a report.
@@ -76,6 +78,14 @@ struct Job {
     data: Vec<u8>,
 }
 
+impl Job {
+    /// Whether it is a REQUEST SENSE that succeeded, and its data reports a change of the unit.
+    fn has_read_report(&self, outcome: &Outcome) -> bool {
+        let sense = Sense::parse(&self.data).filter(|_| self.cdb[0] == opcode::REQUEST_SENSE);
+        outcome.status == sam::GOOD && sense.is_some_and(|sense| is_of_another(&Outcome::check(sense)))
+    }
+}
+
 /// A management function that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Managed {
@@ -96,6 +106,8 @@ pub(super) struct Own {
     jobs: Vec<Job>,
     managed: Vec<Managed>,
     serial: u16,
+    /// See [`Own::take_told`].
+    has_told: bool,
 }
 
 /// A command that is to be sent.
@@ -145,6 +157,11 @@ impl Own {
     /// Whether a command is in flight that may change data: one of a user, not a probe.
     pub(super) fn has_changing(&self) -> bool {
         self.jobs.iter().any(|j| !j.is_question && j.is_sent && j.answer.is_none() && j.most == 0)
+    }
+
+    /// Whether a command of a user waits for its answer, also if its user does not wait any more.
+    pub(super) fn has_user_command(&self) -> bool {
+        self.jobs.iter().any(|j| !j.is_question && j.answer.is_none())
     }
 
     pub(super) fn has_unsent(&self) -> bool {
@@ -226,9 +243,11 @@ impl Own {
                 (Outcome { residual: underflow, ..outcome }, sense.get(..told).unwrap_or(sense).to_vec())
             }
         };
-        // The midlayer sends nothing before it has read the report, and may need the session for its next probe.
-        let costs_session = job.owner != TaskOwner::Midlayer && is_of_another(&outcome);
+        let has_told = is_of_another(&outcome) || job.has_read_report(&outcome);
+        // The midlayer may need the session for its next probe. Requests do not use it any more.
+        let costs_session = job.owner != TaskOwner::Midlayer && has_told;
         job.answer = Some(Answer { outcome, data: std::mem::take(&mut job.data), sense });
+        self.has_told |= has_told;
         self.jobs.retain(|j| j.owner != TaskOwner::Abandoned || j.answer.is_none());
         if costs_session { Err(unheard()) } else { Ok(()) }
     }
@@ -238,13 +257,15 @@ impl Own {
         self.jobs.swap_remove(at).answer
     }
 
-    /// No thread waits for it any more. Returns whether its answer is there and reports that the unit has changed.
-    pub(super) fn drop_one(&mut self, owner: TaskOwner) -> bool {
-        let says_so = |j: &Job| j.owner == owner && j.answer.as_ref().is_some_and(|a| is_of_another(&a.outcome));
-        let unheard = self.jobs.iter().any(says_so);
+    /// Returns whether, since the last call, an answer has reported that the unit has changed.
+    pub(super) fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.has_told)
+    }
+
+    /// No thread waits for it any more.
+    pub(super) fn drop_one(&mut self, owner: TaskOwner) {
         self.jobs.retain(|j| j.owner != owner || (j.is_sent && j.answer.is_none()));
         self.jobs.iter_mut().filter(|j| j.owner == owner).for_each(|j| j.owner = TaskOwner::Abandoned);
-        unheard
     }
 
     /// Fails all commands, because the session is lost.
@@ -378,7 +399,7 @@ mod tests {
     fn an_abandoned_command_is_still_known_when_it_ends() {
         let mut own = Own::default();
         let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
-        assert!(!own.drop_one(TaskOwner::Midlayer));
+        own.drop_one(TaskOwner::Midlayer);
         let other = sent(&mut own, TaskOwner::Midlayer, b"xyz", 0);
         assert_eq!(own.asked_for(other, 0, 2).unwrap(), b"xy");
         assert!(own.asked_for(other, 0, 2).is_err() && own.asked_for(other, 2, 2).is_err());
@@ -397,17 +418,37 @@ mod tests {
         for (data, is_none) in [(&changed, false), (&reset, true)] {
             let mut own = Own::default();
             let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
-            assert!(!own.drop_one(TaskOwner::Midlayer));
+            own.drop_one(TaskOwner::Midlayer);
             assert_eq!(own.completed(tag, status, data).is_ok(), is_none, "though no thread waits for it");
-            // The answer is there when the command is dropped.
+            assert_eq!([own.take_told(), own.take_told()], [!is_none, false], "told once");
+            // The midlayer keeps the session for its probes.
             let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
             own.completed(tag, status, data).unwrap();
-            assert_eq!(own.drop_one(TaskOwner::Midlayer), !is_none);
+            assert_eq!(own.take_told(), !is_none);
             // A user still gets the answer.
             let tag = sent(&mut own, TaskOwner::User, &[], 0);
+            assert!(own.has_user_command());
             assert_eq!(own.completed(tag, status, data).is_ok(), is_none);
+            assert!(!own.has_user_command() && own.take_told() != is_none);
             own.end_all(HostByte::TransportDisrupted);
             assert_eq!(own.take_answer(TaskOwner::User).unwrap().outcome.status, sam::CHECK_CONDITION);
+        }
+    }
+
+    #[test]
+    fn change_reported_by_request_sense_counts() {
+        let mut own = Own::default();
+        let good = Some(Status { status: sam::GOOD, underflow: 0, overflow: false });
+        for (code, is_change) in [(opcode::REQUEST_SENSE, true), (opcode::INQUIRY, false)] {
+            let mut cdb = [0; 16];
+            cdb[0] = code;
+            assert!(own.begin(TaskOwner::Midlayer, cdb, Vec::new(), 18));
+            let tag = own.next_to_send().unwrap().wire_tag;
+            own.data_begins(&DataIn { tag, offset: 0, len: 18, status: None }).unwrap();
+            own.put(tag, &[0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x3f, 0x0e, 0, 0, 0, 0]);
+            own.completed(tag, good, &[]).unwrap();
+            assert_eq!(own.take_told(), is_change);
+            assert!(own.take_answer(TaskOwner::Midlayer).is_some());
         }
     }
 

@@ -7,14 +7,18 @@
 //! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] the commands of a lost session fail later:
 //! when it is known, as far as possible, that the target will not carry them out any more.
 //!
+//! A session whose identity check is older than the last [report of a change](UnitChanges) sends no requests and no data of
+//! requests: it is dropped instead. It may still carry probes of the midlayer.
+//!
 //! Needs from callers: the thread of [`crate::driver::remote::reconnect`]. It makes a session when there is none, and checks
 //! a session that no thread polls.
 //!
 //! The lock, the connection and the threads that wait are those of [`crate::driver::remote::queue`].
 
+use super::changes::UnitChanges;
 use super::dial::Line;
 use super::link::{Link, Lost};
-use super::own::{Answer, TaskOwner, unheard};
+use super::own::{Answer, TaskOwner};
 use super::pdu::Function;
 use super::tasks::Tasks;
 use crate::clock;
@@ -80,6 +84,8 @@ pub(super) struct ProtocolState {
     /// Commands that change data were in flight when the session was lost: no session of another nexus is used before this
     /// time.
     cut_until: Option<Instant>,
+    /// [`UnitChanges::count`] from before the identity check of the current or last session.
+    verified: u64,
 }
 
 type State = QueueState<Iscsi>;
@@ -87,6 +93,7 @@ type State = QueueState<Iscsi>;
 pub(super) struct Queue {
     timeouts: Timeouts,
     lun: LunId,
+    changes: Arc<UnitChanges>,
     pub(super) core: remote::Queue<Iscsi>,
 }
 
@@ -102,8 +109,8 @@ pub(super) enum SessionHealth {
 }
 
 impl Queue {
-    pub(super) fn new(timeouts: Timeouts, lun: LunId, watch: Arc<Watch>) -> Result<Queue> {
-        Ok(Queue { timeouts, lun, core: remote::Queue::new(Tasks::new(0), watch)? })
+    pub(super) fn new(timeouts: Timeouts, lun: LunId, changes: Arc<UnitChanges>, watch: Arc<Watch>) -> Result<Queue> {
+        Ok(Queue { timeouts, lun, changes, core: remote::Queue::new(Tasks::new(0), watch)? })
     }
 
     /// Takes the queue out of use until the next start.
@@ -117,11 +124,12 @@ impl Queue {
         state.requests.own.forget_managed();
     }
 
-    /// Uses a session: the first one since a start, or one in place of one that was lost.
+    /// Uses a session: the first one since a start, or one in place of one that was lost. `verified`: the count of changes
+    /// from before the session has read the unit's identity.
     ///
     /// # Errors
     /// Commands of the lost session wait to be fenced, and the new session is of another nexus.
-    pub(super) fn attach(&self, line: Line<'_>, is_first: bool) -> Result<()> {
+    pub(super) fn attach(&self, line: Line<'_>, verified: u64, is_first: bool) -> Result<()> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
         if !state.needs_connection(is_first) {
@@ -155,6 +163,7 @@ impl Queue {
         }
         state.protocol.cut_until = None;
         state.protocol.portal_group = group;
+        state.protocol.verified = verified;
         let now = clock::now();
         state.attached = now;
         // The target has dropped the tasks of the session before.
@@ -207,6 +216,10 @@ impl Queue {
         let mut guard = self.core.lock();
         let state = &mut *guard;
         let mut busy = None;
+        // Before it takes commands: one that is given back loses a retry.
+        if self.is_stale(state) {
+            self.lose(state, stale());
+        }
         while let Some(command) = batch.front() {
             let link = match &mut state.link {
                 LinkState::Up(link) => link,
@@ -244,8 +257,23 @@ impl Queue {
         busy
     }
 
+    /// Whether the identity check of the session is older than the last report of a change.
+    #[inline]
+    fn is_stale(&self, state: &State) -> bool {
+        state.protocol.verified != self.changes.count() && state.is_up()
+    }
+
+    /// Drops a stale session with requests: it must not send their data. The midlayer's probes may still use a stale session.
+    #[inline]
+    fn stop_if_stale(&self, state: &mut State) {
+        if self.is_stale(state) && state.requests.has_user_command() {
+            self.lose(state, stale());
+        }
+    }
+
     /// Sends what waits to be sent.
     fn transmit(&self, state: &mut State, regions: &Regions) {
+        self.stop_if_stale(state);
         let LinkState::Up(link) = &mut state.link else { return };
         if (link.session.unsent() > 0 || state.requests.own.has_unsent())
             && let Err(lost) = link.transmit(&mut state.requests, regions, self.core.waits.set())
@@ -256,8 +284,13 @@ impl Queue {
 
     /// Receives from the target, and sends what it has asked for.
     fn receive(&self, state: &mut State, regions: &Regions, now: Instant) {
+        self.stop_if_stale(state);
         let LinkState::Up(link) = &mut state.link else { return };
-        match link.receive(&mut state.requests, regions, now) {
+        let received = link.receive(&mut state.requests, regions, now);
+        if state.requests.take_told() {
+            self.changes.note();
+        }
+        match received {
             Ok(()) => self.transmit(state, regions),
             Err(lost) => self.lose(state, lost),
         }
@@ -294,11 +327,13 @@ impl Queue {
         }
     }
 
-    /// Drops the session because the unit has reported to another session that it has changed, so that the unit is identified again before
-    /// it is used. A session that got the report itself was already dropped, and its successor has identified the unit.
-    pub(super) fn doubt(&self) {
-        if !self.core.lock().requests.take_told() {
-            self.drop_session(&unheard().0);
+    /// Drops the session if its identity check is older than the last report of a change.
+    pub(super) fn drop_if_stale(&self) {
+        let mut guard = self.core.lock();
+        let state = &mut *guard;
+        if self.is_stale(state) {
+            self.lose(state, stale());
+            self.core.tell_ends(state);
         }
     }
 
@@ -431,6 +466,10 @@ impl Queue {
     pub(super) fn begin_own(&self, owner: TaskOwner, cdb: [u8; 16], out: &[u8], most: u32, regions: &Regions) -> bool {
         let mut guard = self.core.lock();
         let state = &mut *guard;
+        if owner == TaskOwner::User && self.is_stale(state) {
+            self.lose(state, stale());
+            self.core.tell_ends(state);
+        }
         let begun = state.is_up() && state.requests.own.begin(owner, cdb, out.to_vec(), most);
         if begun {
             self.transmit(state, regions);
@@ -453,9 +492,7 @@ impl Queue {
 
     /// Forgets that command, because no thread waits for it any more.
     pub(super) fn drop_own(&self, owner: TaskOwner) {
-        if self.core.lock().requests.own.drop_one(owner) {
-            self.drop_session(&unheard().0);
-        }
+        self.core.lock().requests.own.drop_one(owner);
     }
 
     /// Sleeps until the socket is readable, or `limit` has passed.
@@ -482,6 +519,11 @@ impl Queue {
 
 fn group_text(group: Option<u16>) -> String {
     group.map_or_else(|| "an unknown portal group".to_owned(), |group| format!("portal group {group}"))
+}
+
+/// The loss of a stale session.
+fn stale() -> Lost {
+    Lost("another session of the disk was told that the logical unit may have changed".into())
 }
 
 /// Time allowed for the login that `cut_until` has delayed.

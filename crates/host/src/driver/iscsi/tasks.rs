@@ -323,10 +323,15 @@ impl Tasks {
         Ok(())
     }
 
-    /// Returns whether, since the last call, a request has received a report that the unit has changed. That report drops
-    /// the session.
+    /// Returns whether, since the last call, a request or a command of our own has received a report that the unit has
+    /// changed.
     pub(super) fn take_told(&mut self) -> bool {
-        std::mem::take(&mut self.has_told)
+        self.own.take_told() | std::mem::take(&mut self.has_told)
+    }
+
+    /// Whether a request or a user's command is in flight.
+    pub(super) fn has_user_command(&self) -> bool {
+        self.in_flight > 0 || self.own.has_user_command()
     }
 
     /// Completes a command that was not carried out: the target failed.

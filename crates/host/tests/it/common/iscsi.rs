@@ -102,8 +102,7 @@ impl Tgt {
             "--bstype",
             "rdwr",
         ]);
-        let params = format!("thin_provisioning=1,scsi_id=naa-{0},scsi_sn={0}", self.serial);
-        self.admin(&["--op", "update", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "--params", &params]);
+        self.update(&format!("thin_provisioning=1,scsi_id=naa-{0},scsi_sn={0}", self.serial));
         for digest in ["HeaderDigest", "DataDigest"] {
             self.admin(&[
                 "--op",
@@ -150,6 +149,17 @@ impl Tgt {
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         assert!(child.wait().unwrap().success(), "tgtadm {arguments:?} failed");
         text
+    }
+
+    /// Changes parameters of the LUN.
+    fn update(&self, params: &str) {
+        self.admin(&["--op", "update", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "--params", params]);
+    }
+
+    /// Sets another identity at once. Sessions stay, and none is told.
+    pub fn exchange(&mut self, serial: &str) {
+        self.set_serial(serial);
+        self.update(&format!("scsi_id=naa-{serial},scsi_sn={serial}"));
     }
 
     /// Sets another serial number, from the next start on.
