@@ -110,7 +110,7 @@ impl Transport for Nothing {
         while ended.room() > 0
             && let Some(ticket) = kept.pop_front()
         {
-            ended.push(ticket, &Outcome::GOOD);
+            ended.push(ticket, &Outcome::GOOD, None);
         }
     }
 }

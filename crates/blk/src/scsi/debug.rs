@@ -145,13 +145,14 @@ struct HctxCommands {
     /// Commands in flight in the order of their completion times, except for slow ones.
     out: VecDeque<Out>,
     /// Commands that never complete.
-    lost: Vec<(Instant, AcceptedCommand)>,
+    lost: Vec<(Instant, AcceptedCommand, [u8; 16])>,
 }
 
 struct Out {
     due: Instant,
     issued: Instant,
     ticket: AcceptedCommand,
+    cdb: [u8; 16],
     outcome: Outcome,
 }
 
@@ -164,8 +165,8 @@ impl HctxCommands {
             (out.due, out.outcome, found) = (now, outcome, true);
         }
         self.out.make_contiguous().sort_by_key(|o| o.due);
-        for (issued, ticket) in self.lost.extract_if(.., |(issued, ticket)| which(ticket, *issued)) {
-            self.out.push_front(Out { due: now, issued, ticket, outcome });
+        for (issued, ticket, cdb) in self.lost.extract_if(.., |(issued, ticket, _)| which(ticket, *issued)) {
+            self.out.push_front(Out { due: now, issued, ticket, cdb, outcome });
             found = true;
         }
         found
@@ -336,7 +337,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
             if most > 0 && place.out.len() + place.lost.len() >= most {
                 return Some(Busy::Host);
             }
-            let (mut due, mut outcome) = (now + self.options.delay, None);
+            let (mut due, mut outcome, cdb) = (now + self.options.delay, None, *command.cdb.padded());
             match self.mishap(lun, command.cdb.opcode()) {
                 None => {}
                 Some(InjectedFault::Ends(how)) => outcome = Some(how),
@@ -344,7 +345,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
                 Some(InjectedFault::Busy(busy)) => return Some(busy),
                 Some(InjectedFault::Lost) => {
                     let ticket = batch.accept();
-                    place.lost.push((now, ticket));
+                    place.lost.push((now, ticket, cdb));
                     continue;
                 }
             }
@@ -352,7 +353,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
             let ticket = batch.accept();
             let behind = place.out.iter().rev().take_while(|other| other.due > due).count();
             let at = place.out.len() - behind;
-            place.out.insert(at, Out { due, issued: now, ticket, outcome });
+            place.out.insert(at, Out { due, issued: now, ticket, cdb, outcome });
         }
         None
     }
@@ -361,9 +362,9 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     fn poll(&self, lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant) {
         let mut place = self.place(lun, hctx).lock();
         while ended.room() > 0
-            && let Some(Out { ticket, outcome, .. }) = place.out.pop_front_if(|out| out.due <= now)
+            && let Some(Out { ticket, cdb, outcome, .. }) = place.out.pop_front_if(|out| out.due <= now)
         {
-            ended.push(ticket, &outcome);
+            ended.push(ticket, &outcome, Some(&cdb));
         }
     }
 
@@ -371,7 +372,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
         let is_it = |ticket: &AcceptedCommand, issued: Instant| ticket.tag() == late.tag && issued == late.issued;
         let is_out = |place: &HctxCommands| {
             let slow = place.out.iter().any(|o| o.due > now && is_it(&o.ticket, o.issued));
-            slow || place.lost.iter().any(|(issued, ticket)| is_it(ticket, *issued))
+            slow || place.lost.iter().any(|(issued, ticket, _)| is_it(ticket, *issued))
         };
         if !is_out(&self.place(lun, hctx).lock()) {
             return Abort::Gone;

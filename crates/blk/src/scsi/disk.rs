@@ -3,16 +3,18 @@
 //!
 //! Guarantees: a request is sent to the transport only if device, target and host can take it, checked in that order
 //! (`scsi_queue_rq`). A request completes with the outcome of its last try. It gets at most [`DiskOptions::retries`]
-//! retries, within the time limit of all tries together. Events that a device reports with a command (QUEUE FULL, a
-//! reset, a changed size) reach [`Device`] and [`ScsiDisk::take_news`]. Needs from callers: options that were read from
-//! the device. Source: drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
+//! retries, within the time limit of all tries together. A command that fails for good is noted in
+//! [`ScsiHost::failures`]. Events that a device reports with a command (QUEUE FULL, a reset, a changed size) reach
+//! [`Device`] and [`ScsiDisk::take_news`]. Needs from callers: options that were read from the device. Source:
+//! drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
 
 use super::cdb::{Cdb, unmap_parameters};
 use super::device::{Device, DeviceState};
 use super::disposition::{About, DeviceEvent, Failfast, Outcome, Verdict, after_help, judge};
 use super::eh::{CommandId, Returned};
+use super::failure::CommandFailure;
 use super::host::ScsiHost;
-use super::transport::{AcceptedCommand, Busy, CommandBatch, LunId, Note, Outcomes, Payload};
+use super::transport::{AcceptedCommand, Busy, CommandBatch, LunId, Note, Outcomes, Payload, Record};
 use crate::bio::{Op, OpFlags};
 use crate::driver::{Completions, Driver, InFlight, RqBatch, RqRef, TimedOut, TimeoutAnswer};
 use crate::id::{HctxId, SECTOR_SHIFT, Sector};
@@ -187,7 +189,7 @@ impl ScsiDisk {
         &self,
         hctx: HctxId,
         ticket: AcceptedCommand,
-        outcome: &Outcome,
+        (outcome, cdb): (&Outcome, Option<&[u8; 16]>),
         done: &mut Completions,
         now: Instant,
     ) {
@@ -200,7 +202,7 @@ impl ScsiDisk {
             device.went_well(now);
             return done.push(rq, BlkStatus::Ok);
         }
-        self.came_back_badly(hctx, (rq, note), outcome, done, now);
+        self.came_back_badly(hctx, (rq, Record { note, cdb: cdb.copied() }), outcome, done, now);
     }
 
     /// Handles a command that did not succeed, or that was given back during error handling.
@@ -208,19 +210,20 @@ impl ScsiDisk {
     fn came_back_badly(
         &self,
         hctx: HctxId,
-        (rq, note): (InFlight, Note),
+        (rq, record): (InFlight, Record),
         outcome: &Outcome,
         done: &mut Completions,
         now: Instant,
     ) {
         let id = CommandId { lun: self.lun, hctx, tag: rq.tag() };
-        let (rq, judged) = match self.host.recovery.came_back(id, rq, note, outcome) {
+        let Record { note, cdb } = record;
+        let (rq, judged) = match self.host.recovery.came_back(id, rq, record, outcome) {
             Returned::Kept => return,
             Returned::Helped(rq) => (rq, after_help(outcome, &self.about_helped(note, now), self.is_online())),
             Returned::Judge(rq) => (rq, judge(outcome, &self.about(note, now))),
         };
         self.hear(judged.event, now);
-        settle(rq, judged.verdict, done);
+        self.settle(rq, judged.verdict, (outcome, cdb), done);
     }
 
     fn is_online(&self) -> bool {
@@ -336,25 +339,41 @@ impl Driver for ScsiDisk {
     }
 }
 
-fn settle(rq: InFlight, verdict: Verdict, done: &mut Completions) {
-    match verdict {
-        Verdict::End(status) => done.push(rq, status),
-        Verdict::Retry => done.retry(rq, None),
-        Verdict::Requeue(delay) => done.requeue(rq, delay),
-        Verdict::Recover => unreachable!("what waits for recovery is kept"),
-    }
-}
-
 impl ScsiDisk {
+    /// Completes or resends a command that did not succeed at once. Notes its failure if it completes with an error.
+    #[cold]
+    fn settle(
+        &self,
+        rq: InFlight,
+        verdict: Verdict,
+        (outcome, cdb): (&Outcome, Option<[u8; 16]>),
+        done: &mut Completions,
+    ) {
+        match verdict {
+            Verdict::End(status) => {
+                // A command that the device need not support is done another way.
+                if !matches!(status, BlkStatus::Ok | BlkStatus::NotSupp) {
+                    let failure = CommandFailure { lun: self.lun.0, cdb, outcome: *outcome, status };
+                    self.host.failures.note(failure);
+                }
+                done.push(rq, status);
+            }
+            Verdict::Retry => done.retry(rq, None),
+            Verdict::Requeue(delay) => done.requeue(rq, delay),
+            Verdict::Recover => unreachable!("what waits for recovery is kept"),
+        }
+    }
+
     /// Continues error handling, then completes or resends the commands that waited for it.
     #[cold]
     fn help(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.host.recovery.drive(self.host.transport(), now);
         self.host.recovery.tell_heard(self.lun, |event| self.hear(event, now));
         for held in self.host.recovery.take_freed(self.lun, hctx, done.room()) {
-            let judged = after_help(&held.outcome, &self.about_helped(held.note, now), self.is_online());
+            let Record { note, cdb } = held.record;
+            let judged = after_help(&held.outcome, &self.about_helped(note, now), self.is_online());
             self.hear(judged.event, now);
-            settle(held.rq, judged.verdict, done);
+            self.settle(held.rq, judged.verdict, (&held.outcome, cdb), done);
         }
     }
 

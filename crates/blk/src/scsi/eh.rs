@@ -30,7 +30,7 @@
 
 use super::disposition::{About, DeviceEvent, HostByte, Judged, Outcome, Verdict, judge};
 use super::sense::{Sense, SenseKey};
-use super::transport::{Abort, Help, LunId, Note, Probed, Reset};
+use super::transport::{Abort, Help, LunId, Probed, Record, Reset};
 use crate::driver::InFlight;
 use crate::id::{HctxId, Tag};
 use crate::time::{Duration, Instant};
@@ -104,7 +104,7 @@ pub(super) enum EhResult {
 #[derive(Debug)]
 pub(super) struct HeldCommand {
     pub(super) rq: InFlight,
-    pub(super) note: Note,
+    pub(super) record: Record,
     pub(super) outcome: Outcome,
 }
 
@@ -369,7 +369,7 @@ impl EhLadder {
     }
 
     /// Handles a command that the transport gave back.
-    pub(super) fn came_back(&mut self, id: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
+    pub(super) fn came_back(&mut self, id: CommandId, rq: InFlight, record: Record, outcome: &Outcome) -> Returned {
         let found = self.lates.iter().position(|l| l.id == id && l.is_out());
         let about = About { allow_restart: self.options.allow_restart, ..About::default() };
         let needs_help = judge(outcome, &about).verdict == Verdict::Recover;
@@ -378,7 +378,7 @@ impl EhLadder {
             if !needs_help {
                 return Returned::Judge(rq);
             }
-            let held = Some(HeldCommand { rq, note, outcome: *outcome });
+            let held = Some(HeldCommand { rq, record, outcome: *outcome });
             let (issued, step) = (Instant::ZERO, RecoveryStep::Failed);
             self.lates.push(LateCommand { id, issued, step, asked: None, waits: false, held, was_aborted: false });
             return Returned::Kept;
@@ -388,7 +388,7 @@ impl EhLadder {
             let late = &mut self.lates[index];
             late.was_aborted = matches!(late.step, RecoveryStep::Begun { .. } | RecoveryStep::Over) && was_helped;
             self.stats.aborted += u64::from(late.was_aborted);
-            (late.step, late.held) = (RecoveryStep::Failed, Some(HeldCommand { rq, note, outcome: *outcome }));
+            (late.step, late.held) = (RecoveryStep::Failed, Some(HeldCommand { rq, record, outcome: *outcome }));
             return Returned::Kept;
         }
         self.stats.aborted += u64::from(outcome.host == HostByte::Abort);

@@ -10,6 +10,7 @@
 
 use super::device::{Device, sit_out};
 use super::eh::{EH_TIMEOUT, EhOptions, EhStats};
+use super::failure::FailureLog;
 use super::recovery::Recovery;
 use super::transport::Transport;
 use crate::lock::Lock;
@@ -103,6 +104,7 @@ pub struct ScsiHost {
     blocked: AtomicU32,
     target_blocked: AtomicU32,
     pub(super) recovery: Recovery,
+    pub(super) failures: FailureLog,
 }
 
 impl ScsiHost {
@@ -117,6 +119,7 @@ impl ScsiHost {
             blocked: AtomicU32::new(0),
             target_blocked: AtomicU32::new(0),
             recovery,
+            failures: FailureLog::new::<L>(),
         })
     }
 
@@ -129,6 +132,11 @@ impl ScsiHost {
     /// Returns the counters of the host's error handling.
     pub fn eh_stats(&self) -> EhStats {
         self.recovery.stats()
+    }
+
+    /// Returns the commands that have failed.
+    pub fn failures(&self) -> &FailureLog {
+        &self.failures
     }
 
     /// Whether the host takes no new commands because of error handling.

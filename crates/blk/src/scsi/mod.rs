@@ -15,10 +15,12 @@ pub mod debug;
 
 // Up: the answers of a device, and the decisions about them.
 pub mod sense;
+mod sense_text;
 pub mod inquiry;
 pub mod wwid;
 pub mod alua;
 pub mod disposition;
+pub mod failure;
 
 // Error handling: commands that do not complete by themselves.
 pub mod eh;

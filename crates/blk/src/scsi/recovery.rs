@@ -11,7 +11,7 @@ use super::device::{Device, DeviceState};
 use super::disposition::{DeviceEvent, Outcome};
 use super::eh::{CommandId, EhAction, EhLadder, EhOptions, EhResult, EhStats, HeldCommand, ProbeKind, Returned};
 use super::sense::SENSE_BYTES;
-use super::transport::{LunId, Note, Transport};
+use super::transport::{LunId, Record, Transport};
 use crate::driver::{InFlight, TimedOut};
 use crate::id::HctxId;
 use crate::lock::Lock;
@@ -106,8 +106,8 @@ impl Recovery {
     }
 
     /// Handles a command that the transport gave back.
-    pub(super) fn came_back(&self, id: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
-        self.with(|s| s.ladder.came_back(id, rq, note, outcome))
+    pub(super) fn came_back(&self, id: CommandId, rq: InFlight, record: Record, outcome: &Outcome) -> Returned {
+        self.with(|s| s.ladder.came_back(id, rq, record, outcome))
     }
 
     /// Returns up to `most` released commands of a LUN and hardware queue.

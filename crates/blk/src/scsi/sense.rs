@@ -5,6 +5,8 @@
 //! Missing fields are zero, and bytes that are no sense data give `None`. Source: SPC-5, 4.4 ("Sense data");
 //! drivers/scsi/scsi_common.c (`scsi_normalize_sense`).
 
+use super::sense_text::Additional;
+
 /// Longest sense data that is read, which is also the most that a command may return (SPC-5, 4.4.1).
 pub(crate) const SENSE_BYTES: usize = 252;
 
@@ -107,7 +109,7 @@ impl Sense {
 impl core::fmt::Display for Sense {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let deferred = if self.is_deferred { " (deferred)" } else { "" };
-        write!(f, "{:?}, asc/ascq {:02x}/{:02x}{deferred}", self.key, self.asc, self.ascq)
+        write!(f, "{}, {}{deferred}", self.key, Additional(self.asc, self.ascq))
     }
 }
 

@@ -94,6 +94,13 @@ pub(super) struct Note {
     pub(super) began: Instant,
 }
 
+/// A [`Note`], and the descriptor block of the command, if the transport keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub(super) note: Note,
+    pub(super) cdb: Option<[u8; 16]>,
+}
+
 /// Commands of one LUN and hardware queue on their way to the transport, oldest first.
 pub struct CommandBatch<'a, 'b> {
     pub(super) batch: &'a mut RqBatch<'b>,
@@ -186,11 +193,12 @@ impl Outcomes<'_> {
         self.done.room()
     }
 
-    /// Reports the outcome of a command. Panics when there is no room, or when the command is not one of the hardware
-    /// queue and LUN that were polled.
+    /// Reports the outcome of a command. `cdb`: its descriptor block, for messages if it has failed; `None`: the transport
+    /// does not keep it. Panics when there is no room, or when the command is not one of the hardware queue and LUN that
+    /// were polled.
     #[inline]
-    pub fn push(&mut self, ticket: AcceptedCommand, outcome: &Outcome) {
-        self.disk.came_back(self.hctx, ticket, outcome, self.done, self.now);
+    pub fn push(&mut self, ticket: AcceptedCommand, outcome: &Outcome, cdb: Option<&[u8; 16]>) {
+        self.disk.came_back(self.hctx, ticket, (outcome, cdb), self.done, self.now);
     }
 }
 

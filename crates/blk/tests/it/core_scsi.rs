@@ -6,10 +6,13 @@ use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, HctxId, Sector, SubmitterId};
 use blk::limits::Limits;
 use blk::queue::{Notify, RequestQueue};
-use blk::scsi::debug::{DebugHost, DebugOptions, Fault, InjectedFault, Medium};
+use blk::scsi::cdb::Cdb;
+use blk::scsi::cdb::opcode::REQUEST_SENSE;
+use blk::scsi::debug::{DebugHost, DebugOptions, EhAid, Fault, InjectedFault, Medium, Reply};
 use blk::scsi::device::DeviceState;
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
 use blk::scsi::disposition::{Failfast, HostByte, Outcome, sam};
+use blk::scsi::failure::{CommandFailure, FailureKind, Failures};
 use blk::scsi::host::{HostTemplate, ScsiHost};
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::{Busy, Command, LunId, Payload};
@@ -245,6 +248,32 @@ fn a_medium_error_ends_at_once() {
     let mut s = Stack::plain();
     s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::MediumError, 0x11, 0))), 1);
     assert_eq!(s.read(), BlkStatus::Medium);
+}
+
+/// A command that succeeds in the end, or that the device need not support, is no failure.
+#[test]
+fn failed_command_is_noted_with_its_cause() {
+    let mut s = Stack::plain();
+    let host = s.disk.host().clone();
+    s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::AbortedCommand, 0x47, 0))), 1);
+    assert_eq!(s.read(), BlkStatus::Ok);
+    s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::IllegalRequest, 0x20, 0))), 1);
+    s.submit(&Bio { op: Op::Discard, ..read(0) });
+    assert_eq!(s.run()[0].status, BlkStatus::NotSupp);
+    assert_eq!((host.failures().last(), host.failures().take()), (None, Failures::default()));
+    let medium = Outcome::check(Sense::new(SenseKey::MediumError, 0x11, 0));
+    // The sense data of the second command comes with error handling.
+    for outcome in [medium, Outcome { sense: None, ..medium }] {
+        s.fault(InjectedFault::Ends(outcome), 1);
+        let sense = medium.sense.unwrap().to_fixed().to_vec();
+        s.debug.script(EhAid::Probe(REQUEST_SENSE), None, Reply::Says(Outcome::GOOD, sense), 1);
+        s.submit(&read(2048));
+        assert_eq!(s.run()[0].status, BlkStatus::Medium);
+        let cdb = Some(*Cdb::read(2048, 8, false).padded());
+        let first = CommandFailure { lun: 0, cdb, outcome: medium, status: BlkStatus::Medium };
+        assert_eq!(host.failures().take(), Failures { kinds: vec![FailureKind { first, times: 1 }], others: 0 });
+    }
+    assert_eq!(host.failures().last().map(|(total, last)| (total, last.status)), Some((2, BlkStatus::Medium)));
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Transport for SimTransport {
             if let Some(paths) = &self.paths {
                 paths.up(path);
             }
-            ended.push(ticket, &Outcome::GOOD);
+            ended.push(ticket, &Outcome::GOOD, None);
         }
     }
 }

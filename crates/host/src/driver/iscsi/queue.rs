@@ -228,8 +228,9 @@ impl Queue {
                     break;
                 }
                 LinkState::Lost(_) | LinkState::Unused => {
-                    let ticket = batch.accept();
-                    state.requests.end_at_once(ticket, Outcome::host(HostByte::TransportFailfast));
+                    let cdb = *command.cdb.padded();
+                    let outcome = Outcome::host(HostByte::TransportFailfast);
+                    state.requests.end_at_once(batch.accept(), cdb, outcome);
                     continue;
                 }
             };

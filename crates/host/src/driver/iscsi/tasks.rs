@@ -357,7 +357,8 @@ impl Tasks {
     }
 
     /// Completes a command that was never in flight.
-    pub(super) fn end_at_once(&mut self, ticket: AcceptedCommand, outcome: Outcome) {
+    pub(super) fn end_at_once(&mut self, ticket: AcceptedCommand, cdb: [u8; 16], outcome: Outcome) {
+        self.slots[ticket.tag().index()].cdb = cdb;
         self.ended.push_back((ticket, outcome));
     }
 
@@ -382,7 +383,11 @@ impl Tasks {
     /// Returns completed commands, as many as fit, and how many these are.
     pub(super) fn give_ended(&mut self, to: &mut Outcomes<'_>) -> usize {
         let n = self.ended.len().min(to.room());
-        self.ended.drain(..n).for_each(|(ticket, outcome)| to.push(ticket, &outcome));
+        for (ticket, outcome) in self.ended.drain(..n) {
+            // A tag is used again only after its command was handed over.
+            let slot = &self.slots[ticket.tag().index()];
+            to.push(ticket, &outcome, Some(&slot.cdb));
+        }
         n
     }
 }
