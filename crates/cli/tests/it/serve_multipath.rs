@@ -6,6 +6,7 @@ use crate::common;
 use crate::tgtd;
 
 use common::Dir;
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use tgtd::Tgtd;
 
@@ -61,6 +62,33 @@ fn clients_of_a_served_disk_use_its_paths() {
     started.signal("TERM");
     started.ends().exits(0);
     assert!(fs::read(dir.path("a.img")).unwrap() == source);
+}
+
+/// The target protects its LUN from writes while a daemon serves it.
+#[test]
+fn failed_scsi_command_is_logged_in_the_words_of_the_kernel() {
+    let dir = Dir::new("serve-scsi-failure");
+    image(&dir, "a.img", 8 << 20);
+    let tgtd = Tgtd::start(&dir, "iqn.2026-11.test:protected", &["a.img"]);
+    let url = tgtd.url(1);
+    let disk = format!("[[disk]]\nname = \"d\"\ntarget = \"{url}\"\n");
+    dir.file("serve.toml", &format!("{disk}[[export]]\ntype = \"nbd\"\ndisk = \"d\"\nsocket = \"d.sock\"\n"));
+    let mut daemon = dir.start(&["serve", "serve.toml", "--control", "ctl.sock", "--log-format=json"], "serving");
+    tgtd.admin("--op update --mode logicalunit --tid 1 --lun 1 --params readonly=1");
+    let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
+    let write = "try:\n  h.pwrite(b'x' * 4096, 8192)\nexcept nbd.Error: pass";
+    let script = format!("import nbd\nh = nbd.NBD()\nh.connect_uri('{uri}')\n{write}\n");
+    dir.program("/usr/bin/python3", &["-c", &script]).exits(0);
+    let line: Value = serde_json::from_str(&daemon.until("Sense Key")).unwrap();
+    let words = "FAILED Result: hostbyte=DID_OK driverbyte=DRIVER_OK; Status: Check Condition; Sense Key : Data Protect [current]; \
+                 Add. Sense: Write protected (27/00); CDB: Write(10), LBA 16, 8 blocks; critical target error";
+    assert_eq!(line["message"], words);
+    let path = line["path"].as_str().unwrap();
+    assert!(line["disk"] == "d" && path.starts_with("LUN 1 of iSCSI target iqn.2026-11.test:protected at"), "{line}");
+    let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
+    assert_eq!(list["disks"][0]["troubles"], json!([format!("{path}: a command failed: {words}")]));
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
 }
 
 /// The WWID that udev gives to the first LUN of the first target of any tgtd.

@@ -56,6 +56,7 @@ pub use raw::MAX_RAW_BYTES;
 pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
 
 use crate::clock;
+use crate::driver::failures::{self, FailureReport};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
 use crate::driver::path::{Connections, DevicePath};
@@ -377,6 +378,19 @@ impl Iscsi {
         (self.shared.queues.iter().map(|q| q.core.status()).collect(), self.shared.watch.refusal())
     }
 
+    /// Describes the lost sessions, if there are any.
+    fn lost_sessions(&self) -> Option<String> {
+        let (queues, refusal) = self.status();
+        let (times, last) = losses_of(&queues)?;
+        let disrupted: u64 = queues.iter().map(|q| q.replayed).sum();
+        let target = &self.shared.target;
+        let mut text = format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were interrupted");
+        if let Some(refusal) = refusal {
+            text += &format!("; reconnecting failed: {refusal}");
+        }
+        Some(text)
+    }
+
     /// Returns the logical unit's identity as text for people.
     pub fn identity(&self) -> String {
         self.shared.unit.identity.to_string()
@@ -643,15 +657,12 @@ impl DevicePath for Iscsi {
     }
 
     fn troubles(&self) -> Vec<String> {
-        let (queues, refusal) = self.status();
-        let Some((times, last)) = losses_of(&queues) else { return Vec::new() };
-        let disrupted: u64 = queues.iter().map(|q| q.replayed).sum();
-        let target = &self.shared.target;
-        let mut text = format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were interrupted");
-        if let Some(refusal) = refusal {
-            text += &format!("; reconnecting failed: {refusal}");
-        }
-        vec![text]
+        let failed = failures::trouble(&self.shared.target.to_string(), self.disk.host().failures());
+        self.lost_sessions().into_iter().chain(failed).collect()
+    }
+
+    fn take_failures(&self) -> Vec<FailureReport> {
+        failures::reports(&self.shared.target.to_string(), self.disk.host().failures())
     }
 
     fn set_give_up(&self, give_up: bool) -> bool {

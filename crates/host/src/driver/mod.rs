@@ -4,6 +4,7 @@
 //! `null` is the template of a driver; network drivers are folders over `remote`. State per hardware queue lives in a `PerHctx`. A
 //! [`DriverTarget`](crate::target::DriverTarget) defines how a driver's targets are written and opened.
 
+pub(crate) mod failures;
 pub(crate) mod host_driver;
 pub(crate) mod issuer;
 pub(crate) mod options;
@@ -26,6 +27,7 @@ mod pieces;
 mod remote;
 mod waits;
 
+pub use failures::FailureReport;
 pub use file::File;
 pub use host_driver::HostDriver;
 pub use iscsi::Iscsi;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a driver reaches its device: connections, checks, and the paths of a disk that has several.
 
+use super::failures::FailureReport;
 use super::topology::Topology;
 use crate::error::Result;
 use blk::time::Duration;
@@ -42,6 +43,11 @@ pub trait DevicePath {
 
     /// Returns problems since the device was opened that the results of requests do not show, as sentences for users.
     fn troubles(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the commands that have failed since the last call, for the log.
+    fn take_failures(&self) -> Vec<FailureReport> {
         Vec::new()
     }
 

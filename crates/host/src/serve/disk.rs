@@ -8,7 +8,7 @@ use super::members::{self, Member, Stored};
 use super::wakeup::Wakeups;
 use crate::disk::IoPath;
 use crate::disk::limit_hw_queues;
-use crate::driver::{Connections, HostDriver};
+use crate::driver::{Connections, FailureReport, HostDriver};
 use crate::error::{Error, Result};
 use crate::image_lock::ImageLock;
 use crate::mem::{Region, Regions};
@@ -232,6 +232,11 @@ impl ServedDisk {
     /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets.
     pub fn troubles(&self) -> Vec<String> {
         self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
+    }
+
+    /// Returns the [`DevicePath::take_failures`](crate::driver::DevicePath::take_failures) of all targets.
+    pub(super) fn take_failures(&self) -> Vec<FailureReport> {
+        self.members.iter().flat_map(|m| m.driver.path().take_failures()).collect()
     }
 
     /// Describes a failed flush, with the remedy.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space,
-//! lost connections to a server, and a failed flush. It also logs when all connections are up again, or when there is space again.
+//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, the SCSI commands behind
+//! them, writes that wait for space, lost connections to a server, and a failed flush. It also logs when all connections are up again, or when there is space again.
 //!
 //! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.
-//! The I/O path is not involved. The watch does not keep a disk open. Does not report which request failed.
+//! Failed SCSI commands get one line for each kind of failure in [`FAILURE_LOOKS`] seconds, with the number of the others like it. The
+//! I/O path is not involved. The watch does not keep a disk open.
 
 use super::disk::ServedDisk;
-use crate::driver::Connections;
+use crate::driver::{Connections, FailureReport};
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
@@ -19,6 +20,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const QUIET_LOOKS: u32 = 3;
 /// Number of checks after which lost connections are reported again.
 const REPEAT_LOOKS: u32 = 60;
+/// Minimum number of checks between two reports of failed commands: five seconds, as in the kernel's rate limit of messages.
+const FAILURE_LOOKS: u32 = 5;
 
 /// See the module's text.
 pub(super) struct DiskWatch {
@@ -34,8 +37,38 @@ struct Shared {
 
 #[derive(Default)]
 struct WatchState {
-    disks: Vec<(Weak<ServedDisk>, Seen, Links)>,
+    disks: Vec<(Weak<ServedDisk>, Watched)>,
     over: bool,
+}
+
+/// What the watch knows of a disk.
+#[derive(Debug, Default)]
+struct Watched {
+    seen: Seen,
+    links: Links,
+    failures: FailurePace,
+}
+
+/// Limits the rate of reports of failed commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FailurePace {
+    /// Number of checks since the last report.
+    quiet: Option<u32>,
+}
+
+impl FailurePace {
+    /// Returns the failures that are to be reported now. `take` returns those since its last call.
+    fn look<T>(&mut self, take: impl FnOnce() -> Vec<T>) -> Vec<T> {
+        self.quiet = self.quiet.map(|looks| looks.saturating_add(1));
+        if self.quiet.is_some_and(|looks| looks < FAILURE_LOOKS) {
+            return Vec::new();
+        }
+        let failures = take();
+        if !failures.is_empty() {
+            self.quiet = Some(0);
+        }
+        failures
+    }
 }
 
 /// Counters of a disk at the last check.
@@ -112,7 +145,7 @@ impl DiskWatch {
 
     /// Watches another disk, as long as it has an owner.
     pub(super) fn add(&self, disk: &Arc<ServedDisk>) {
-        self.shared.state.lock().disks.push((Arc::downgrade(disk), Seen::default(), Links::default()));
+        self.shared.state.lock().disks.push((Arc::downgrade(disk), Watched::default()));
         self.shared.changed.notify_all();
     }
 }
@@ -138,9 +171,9 @@ impl Shared {
                 // The check may be the last owner of a disk and so close it, which may take long. A thread that adds a disk must not wait
                 // for that.
                 MutexGuard::unlocked(&mut state, || {
-                    disks.retain_mut(|(disk, seen, links)| match disk.upgrade() {
+                    disks.retain_mut(|(disk, watched)| match disk.upgrade() {
                         Some(disk) => {
-                            look(&disk, seen, links);
+                            look(&disk, watched);
                             true
                         }
                         None => false,
@@ -154,9 +187,13 @@ impl Shared {
     }
 }
 
-fn look(disk: &ServedDisk, seen: &mut Seen, links: &mut Links) {
+fn look(disk: &ServedDisk, watched: &mut Watched) {
     disk.log_failed_flush();
     let name = disk.name.as_str();
+    let Watched { seen, links, failures } = watched;
+    for FailureReport { path, text } in failures.look(|| disk.take_failures()) {
+        log::warn!(disk = name, path = path.as_str(); "{text}");
+    }
     let found = seen.look(disk.stats().errors, disk.held_on_enospc());
     let link = disk.connections().and_then(|now| links.look(now));
     for finding in found.into_iter().chain([link]).flatten() {
@@ -189,6 +226,19 @@ mod tests {
         assert_eq!(look(6, 3), [Finding::HoldEnds]);
         assert_eq!([look(6, 3), look(6, 3), look(6, 3)], [[]; 3]);
         assert_eq!(look(6, 4), [Finding::HoldBegins], "and it may come again");
+    }
+
+    #[test]
+    fn failures_are_reported_at_once_and_then_every_five_seconds() {
+        let mut pace = FailurePace::default();
+        let mut pending = Vec::new();
+        let mut look = |new: &[u32]| {
+            pending.extend_from_slice(new);
+            pace.look(|| std::mem::take(&mut pending))
+        };
+        assert_eq!([look(&[]), look(&[1]), look(&[2]), look(&[3])], [vec![], vec![1], vec![], vec![]]);
+        assert_eq!([look(&[]), look(&[]), look(&[4])], [vec![], vec![], vec![2, 3, 4]]);
+        assert!(look(&[5]).is_empty(), "and again");
     }
 
     #[test]

@@ -9,10 +9,13 @@ use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use common::scripted::{BUSY, CHECK_CONDITION, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
 use common::{DriverFixture, until};
+use host::driver::FailureReport;
 use host::driver::HostDriver;
 use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
+use host::driver::multipath::{self, Multipath};
 use host::mem::{BufferPool, Regions};
+use host::target::Needs;
 use sim::rng::Rng;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -26,6 +29,7 @@ const LARGE: usize = 16 << 20;
 const ABORTED_COMMAND: u8 = 0x0b;
 const UNIT_ATTENTION: u8 = 6;
 const REPORT_LUNS: u8 = 0xa0;
+const RESERVATION_CONFLICT: u8 = 0x18;
 
 fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
     let url = target.url(options);
@@ -223,6 +227,101 @@ fn unit_change_seen_by_a_user_command_is_verified() {
     assert_eq!(answer.status, CHECK_CONDITION, "it goes to its user all the same");
     is_gone(&mut fixture, &driver);
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
+}
+
+/// Each way in which the unit fails a read is in the path's troubles, and once in the log.
+#[test]
+fn failed_read_is_reported_in_words() {
+    /// Status, sense key, additional sense code and qualifier; status of the request; words.
+    type Case = ((u8, u8, u8, u8), BlkStatus, &'static str);
+    const CASES: [Case; 7] = [
+        (
+            (CHECK_CONDITION, 3, 0x11, 0),
+            BlkStatus::Medium,
+            "Sense Key : Medium Error [current]; Add. Sense: Unrecovered read error (11/00)",
+        ),
+        (
+            (CHECK_CONDITION, 4, 0x44, 0),
+            BlkStatus::Target,
+            "Hardware Error [current]; Add. Sense: Internal target failure",
+        ),
+        (
+            (CHECK_CONDITION, 7, 0x27, 0),
+            BlkStatus::Target,
+            "Data Protect [current]; Add. Sense: Write protected (27/00)",
+        ),
+        (
+            (CHECK_CONDITION, 5, 0x25, 0),
+            BlkStatus::IoErr,
+            "Illegal Request [current]; Add. Sense: Logical unit not supported",
+        ),
+        (
+            (CHECK_CONDITION, 2, 0x04, 0x03),
+            BlkStatus::IoErr,
+            "Not Ready [current]; Add. Sense: Logical unit not ready, manual intervention required (04/03)",
+        ),
+        (
+            (CHECK_CONDITION, 4, 0x80, 0x99),
+            BlkStatus::Target,
+            "Hardware Error [current]; Add. Sense: ASC=0x80 ASCQ=0x99",
+        ),
+        ((RESERVATION_CONFLICT, 0, 0, 0), BlkStatus::ResvConflict, "Status: Reservation Conflict; CDB"),
+    ];
+    let next = Arc::new(AtomicUsize::new(CASES.len()));
+    let own = next.clone();
+    let target = Scripted::new(move |peer, request| {
+        let case = CASES.get(own.load(Ordering::Relaxed)).filter(|_| request.is_read());
+        match case {
+            Some(((CHECK_CONDITION, key, asc, ascq), ..)) => peer.check(request.tag(), *key, *asc, *ascq),
+            Some(((status, ..), ..)) => peer.end(request.tag(), *status),
+            None => return false,
+        }
+        true
+    });
+    let (mut fixture, driver) = fixture(&target, false, "1");
+    assert_eq!(fixture.read(0, 4096).0, BlkStatus::Ok);
+    assert_eq!((driver.path().troubles(), driver.path().take_failures()), (vec![], vec![]));
+    for (number, (_, status, words)) in CASES.iter().enumerate() {
+        next.store(number, Ordering::Relaxed);
+        for sector in [8, 16] {
+            assert_eq!(fixture.read(sector, 4096).0, *status, "{words}");
+        }
+        let troubles = driver.path().troubles().join("; ");
+        let total = 2 * (number + 1);
+        let last = format!("{total} commands failed, the last one: FAILED Result: hostbyte=DID_OK");
+        assert!(troubles.contains(&last) && troubles.contains(words) && troubles.contains("LBA 16,"), "{troubles}");
+        let reports = driver.path().take_failures();
+        let FailureReport { path, text } = &reports[0];
+        assert!(
+            reports.len() == 1 && path.starts_with("LUN 1 of iSCSI target iqn.2026-11.test:scripted at"),
+            "{reports:?}"
+        );
+        let address = "CDB: Read(10), LBA 8, 8 blocks";
+        assert!(text.contains(words) && text.contains(address) && text.ends_with("; 1 more like it"), "{text}");
+    }
+    assert_eq!(driver.path().take_failures(), []);
+}
+
+#[test]
+fn failed_read_of_a_multipath_disk_names_its_path() {
+    let target = Scripted::new(|peer, request| {
+        if request.is_read() {
+            peer.check(request.tag(), 3, 0x11, 0);
+        }
+        request.is_read()
+    });
+    let (url, regions) = (target.url("?sessions=1"), Arc::new(Regions::new()));
+    let needs = Needs { write: false, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let parsed = multipath::parse(&format!(":{url}")).unwrap();
+    let paths = parsed.paths_to_open(&needs, &regions);
+    let name = paths[0].name.clone();
+    let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
+    let mut fixture = DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    assert_eq!(fixture.read(0, 4096).0, BlkStatus::Medium);
+    let troubles = disk.path().troubles();
+    assert!(troubles.iter().any(|t| t.starts_with(&format!("path {name}: ")) && t.contains("(11/00)")), "{troubles:?}");
+    let reports = disk.path().take_failures();
+    assert!(reports.len() == 1 && reports[0].path == name && reports[0].text.contains("(11/00)"), "{reports:?}");
 }
 
 /// The test does not reap the request. The next sender uses a session that has verified the disk's identity.

@@ -231,7 +231,7 @@ impl Checker {
 fn has_all_connections(driver: &dyn HostDriver) -> Result<(), String> {
     match driver.path().connections() {
         Some(c) if c.up < c.wanted => {
-            let why = driver.path().troubles().pop().map_or_else(String::new, |why| format!(": {why}"));
+            let why = driver.path().troubles().into_iter().next().map_or_else(String::new, |why| format!(": {why}"));
             Err(format!("{} of its {} connections are up{why}", c.up, c.wanted))
         }
         _ => Ok(()),

@@ -8,6 +8,7 @@ use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker
 use super::path::{self, Common, PathDriver};
 use super::watch::{self, WatchSignals, Watcher};
 use crate::clock;
+use crate::driver::failures::FailureReport;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
@@ -427,6 +428,14 @@ impl DevicePath for Multipath {
             all.extend(driver.path().troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
         }
         all
+    }
+
+    fn take_failures(&self) -> Vec<FailureReport> {
+        let named = |path: &PathDriver, report| FailureReport { path: path.name.clone(), ..report };
+        let of = |(path, driver): (_, &Arc<dyn HostDriver>)| {
+            driver.path().take_failures().into_iter().map(move |report| named(path, report))
+        };
+        self.core.inners().flat_map(of).collect()
     }
 
     /// While set, requests also fail instead of waiting for a path, and a failed request is not retried on another path: a

@@ -9,6 +9,7 @@ use blk::scsi::disposition::{HostByte, sam};
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::status::BlkStatus;
 use blk::time::Duration;
+use host::driver::HostDriver;
 use host::driver::iscsi::Iscsi;
 use host::driver::{RawAnswer, RawCommand};
 
@@ -51,7 +52,9 @@ pub fn reservations(url: impl Fn(&str) -> String) {
     assert!(registered.contains(&0xa) && registered.contains(&0xb), "{:x?}", keys.data);
     assert_eq!(reserve(&a_driver, RESERVE, 0xa, 0).status, sam::GOOD);
     assert_eq!(a.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    assert_eq!(b.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::ResvConflict);
+    assert_eq!(b.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::ResvConflict);
+    let troubles = b_driver.path().troubles().join("; ");
+    assert!(troubles.contains("Status: Reservation Conflict; CDB: Write(10), LBA 8, 8 blocks"), "{troubles}");
     let refused = reserve(&b_driver, RESERVE, 0xb, 0);
     assert_eq!((refused.status, refused.blk_status), (sam::RESERVATION_CONFLICT, BlkStatus::ResvConflict));
     assert_eq!(reserve(&b_driver, PREEMPT, 0xb, 0xa).status, sam::GOOD);
