@@ -130,6 +130,20 @@ impl Identity {
     /// Returns all identifiers and the serial number as text for comparison. The text is the same on all paths to a
     /// disk.
     pub fn in_full(&self) -> String {
+        self.names().join(", ")
+    }
+
+    /// Returns the identifiers that only this identity has, and those that only `other` has. `None` instead of none.
+    pub fn difference(&self, other: &Identity) -> [Option<String>; 2] {
+        let (ours, theirs) = (self.names(), other.names());
+        let only = |of: &[String], others: &[String]| {
+            let own: Vec<&str> = of.iter().filter(|name| !others.contains(name)).map(String::as_str).collect();
+            (!own.is_empty()).then(|| own.join(", "))
+        };
+        [only(&ours, &theirs), only(&theirs, &ours)]
+    }
+
+    fn names(&self) -> Vec<String> {
         let name = |d: &Designator| -> String {
             let name: String = match d.code_set {
                 1 => d.name.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -138,7 +152,7 @@ impl Identity {
             format!("{}.{name}", d.kind)
         };
         let serial = self.serial.iter().map(|serial| format!("serial {serial}"));
-        self.designators.iter().map(name).chain(serial).collect::<Vec<_>>().join(", ")
+        self.designators.iter().map(name).chain(serial).collect()
     }
 
     /// Whether the unit has any identifier or serial number.
@@ -343,6 +357,12 @@ mod tests {
         assert_eq!(identity.to_string(), "6001020304050607");
         assert_ne!(identity, Identity::parse(&vpd_page(0x83, &vendor), &serial));
         assert_eq!(Identity::parse(&[], &serial).to_string(), "serial SN1");
+        // The best designator is the same.
+        let of_serial = |serial: &str| Identity { serial: Some(serial.to_owned()), ..identity.clone() };
+        let differences = of_serial("A").difference(&of_serial("B"));
+        assert_eq!(differences, [Some("serial A".to_owned()), Some("serial B".to_owned())]);
+        let nameless = Identity { serial: None, ..identity.clone() };
+        assert_eq!(nameless.difference(&of_serial("B")), [None, Some("serial B".to_owned())]);
         assert!(!Identity::parse(&one[..3], &[]).is_known());
         // Truncated in the middle of the second designator: only the first counts.
         let mut cut = one.clone();

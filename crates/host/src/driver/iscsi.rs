@@ -156,7 +156,7 @@ impl Shared {
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
         let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
         if !self.unit.is_still(&unit) {
-            return Err(self.is_another(&format!("was {} and is {unit}", self.unit)));
+            return Err(self.is_another(&self.unit.change_to(&unit)));
         }
         // The unit is back, and no old session is left; see `wants`.
         if self.is_path {
@@ -228,7 +228,7 @@ impl Shared {
         if !self.unit.is_still(&unit) {
             // The sessions of the requests may not know it yet.
             self.changes.note();
-            return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
+            return Err(Error::new(ErrorKind::Denied, format!("it {}", self.unit.change_to(&unit))));
         }
         Ok(())
     }

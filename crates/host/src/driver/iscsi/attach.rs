@@ -40,6 +40,16 @@ impl Unit {
     pub(super) fn is_still(&self, now: &Unit) -> bool {
         self.identity == now.identity && self.block_size == now.block_size && self.blocks <= now.blocks
     }
+
+    /// Describes how `now` differs, for a unit that is not the same: by the identifiers that differ, or by its size.
+    pub(super) fn change_to(&self, now: &Unit) -> String {
+        match self.identity.difference(&now.identity) {
+            [Some(was), Some(is)] => format!("was {was} and is {is}"),
+            [Some(was), None] => format!("was {was} and does not report it any more"),
+            [None, Some(is)] => format!("is {is}, which it did not report before"),
+            [None, None] => format!("was {self} and is {now}"),
+        }
+    }
 }
 
 impl std::fmt::Display for Unit {
@@ -238,6 +248,24 @@ mod tests {
 
     const CAPACITY: Capacity =
         Capacity { blocks: 1 << 20, block_size: 512, physical_exponent: 3, is_thin: true, reads_zeroes: true };
+
+    #[test]
+    fn change_of_a_unit_is_told_by_what_differs() {
+        let of = |serial: Option<&str>, blocks| {
+            let page = serial.map_or_else(Vec::new, |s| [&[0, 0x80, 0, s.len() as u8], s.as_bytes()].concat());
+            // A vendor's designator that is always the same.
+            let designation = [0, 0x83, 0, 6, 2, 1, 0, 2, b'v', b'd'];
+            Unit { identity: Identity::parse(&designation, &page), blocks, block_size: 512 }
+        };
+        let (a, b, none) = (of(Some("A"), 8), of(Some("B"), 8), of(None, 8));
+        assert_eq!(a.change_to(&b), "was serial A and is serial B");
+        assert_eq!(a.change_to(&none), "was serial A and does not report it any more");
+        assert_eq!(none.change_to(&a), "is serial A, which it did not report before");
+        assert_eq!(
+            a.change_to(&of(Some("A"), 4)),
+            "was vd of 8 blocks of 512 bytes and is vd of 4 blocks of 512 bytes"
+        );
+    }
 
     #[test]
     fn limits_of_any_answer_hold_together() {
