@@ -199,7 +199,7 @@ fn bad_configurations_are_refused_with_their_lines() {
     );
     refused(
         &format!("[[disk]]\ntarget = \"x.img\"\n{export}max_connections = 0\n"),
-        &["c.toml:5: max_connections=0: must be a whole number, 1..=65536 (export 'x.img.nbd')"],
+        &["c.toml:5: max_connections=0: must be a whole number, 1..=256 (export 'x.img.nbd')"],
     );
     refused(
         &format!("[[disk]]\ntarget = \"x.img\"\n{export}"),

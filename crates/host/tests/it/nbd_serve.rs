@@ -8,7 +8,7 @@ use crate::serving;
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::nbd::wire::{RequestHeader, command};
 use host::serve::{IoThreads, ServedDisk};
-use serving::{Served, pattern, request, run};
+use serving::{Served, pattern, request, run, try_run};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -99,6 +99,48 @@ impl Drop for Server {
         self.export = None;
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// The client is told before its export is confirmed, and one more may come when a place is free.
+#[test]
+fn a_client_beyond_the_limit_is_told_so() {
+    let server = Server::new("ram:size=16m", 1);
+    let disk = || NbdDisk {
+        disk: Arc::clone(&server.disk),
+        name: "d".into(),
+        label: "d".into(),
+        description: "the disk".into(),
+        read_only: false,
+        discard: true,
+        write_through: false,
+        iothreads: vec![0],
+    };
+    drop(server.export().update(vec![disk()], Some("d"), 1).unwrap());
+    let first = server.raw();
+    let refused = try_run("nbdinfo", &["--size", &server.uri()]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("server policy prevents NBD_OPT_GO"), "{said}");
+    drop(first);
+    server.wait_empty();
+    assert_eq!(run("nbdinfo", &["--size", &server.uri()]).trim(), "16777216");
+    server.check_idle();
+}
+
+/// Clients that connect and send nothing, three times as many as there are places for handshakes, do not keep another client away.
+#[test]
+fn silent_clients_keep_no_other_away() {
+    let server = Server::new("ram:size=16m", 1);
+    let Address::Unix(path) = server.export().address() else { panic!("a Unix socket") };
+    let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(path).unwrap()).collect();
+    assert_eq!(run("nbdinfo", &["--size", &server.uri()]).trim(), "16777216");
+    // Those that had to leave see the end.
+    let ends = silent.iter().filter(|s| {
+        s.set_nonblocking(true).unwrap();
+        let mut all = Vec::new();
+        (&**s).read_to_end(&mut all).is_ok()
+    });
+    assert!(ends.count() >= 100 - 32, "they hold more than all places");
+    server.check_idle();
 }
 
 #[test]

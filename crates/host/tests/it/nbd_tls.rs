@@ -253,7 +253,7 @@ fn requests_and_records_may_be_cut_anywhere() {
     for piece in write.chunks(9973) {
         stream.write_all(piece).unwrap();
     }
-    stream.write_all(&request(command::READ, 2, 3, 512)).unwrap();
+    stream.write_all(&request(command::READ, 2, 512, 0)).unwrap();
     let mut replies = [[0; 16]; 2].map(|mut reply| {
         stream.read_exact(&mut reply).unwrap();
         (reply[15], reply[7])

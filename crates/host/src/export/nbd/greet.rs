@@ -3,11 +3,12 @@
 //!
 //! Guarantees: the handshake ends at its time limit or when the server stops, whatever the client does. Bytes that a client sent in plain
 //! text after `NBD_OPT_STARTTLS` go to TLS and never to the handshake. Bytes received beyond the handshake are passed to the connection.
+//! A client that is not admitted to its export gets an error in place of the confirmation.
 //! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support".
 
-use super::export::ExportTable;
+use super::export::{Export, ExportTable};
 use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
 use crate::nbd::wire::BytesIn;
 use crate::net::certificates::Tls;
@@ -16,32 +17,48 @@ use crate::net::tls::{Received, TlsStream};
 use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Maximum number of bytes that one call receives.
 const INPUT_BYTES: usize = 4096;
+/// Time limit of a handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Time limit until the first byte.
+const FIRST_BYTE_TIME: Duration = Duration::from_secs(3);
 
 /// A client's socket during the handshake, with the time limit and TLS.
 pub(super) struct Line<'a> {
     socket: &'a OwnedFd,
     stop: &'a OwnedFd,
-    until: Instant,
+    begun: Instant,
+    has_spoken: &'a AtomicBool,
     tls: Option<Box<TlsStream>>,
 }
 
+/// The result of a handshake.
+pub(super) struct Greeted<T> {
+    pub(super) negotiated: Negotiated,
+    /// Bytes that the client sent after the handshake.
+    pub(super) rest: Vec<u8>,
+    pub(super) tls: Option<Box<TlsStream>>,
+    /// What the client was admitted with; `None` if it was not.
+    pub(super) admitted: Option<T>,
+}
+
 impl<'a> Line<'a> {
-    /// Makes one whose waits fail after this time, or once `stop` is readable.
-    pub(super) fn new(socket: &'a OwnedFd, stop: &'a OwnedFd, until: Instant) -> Line<'a> {
-        Line { socket, stop, until, tls: None }
+    /// Makes one whose waits fail at the time limits, or once `stop` is readable. `has_spoken` is set when the client has sent something.
+    pub(super) fn new(socket: &'a OwnedFd, stop: &'a OwnedFd, has_spoken: &'a AtomicBool) -> Line<'a> {
+        Line { socket, stop, begun: Instant::now(), has_spoken, tls: None }
     }
 
-    /// Does the handshake. Returns what was negotiated, the bytes that the client sent after the handshake, and the TLS stream if there is
-    /// one; `None` if the client must be dropped.
-    pub(super) fn shake_hands(
+    /// Does the handshake. `admit` decides about the client before its export is confirmed. `None`: the client must be dropped.
+    pub(super) fn shake_hands<T>(
         mut self,
         table: &Arc<ExportTable>,
         tls: Option<&Tls>,
-    ) -> Option<(Negotiated, Vec<u8>, Option<Box<TlsStream>>)> {
+        admit: impl FnOnce(&Export) -> Option<T>,
+    ) -> Option<Greeted<T>> {
         let mode = match tls {
             None => TlsMode::Off,
             Some(tls) if tls.is_required() => TlsMode::Required,
@@ -56,12 +73,19 @@ impl<'a> Line<'a> {
             let mut input = BytesIn::new(&received);
             loop {
                 let step = handshake.feed(&mut input, &mut out);
+                if let Step::Transmission(negotiated) = step {
+                    let admitted = admit(&negotiated.export);
+                    if admitted.is_none() {
+                        handshake.refuse_entry(&mut out);
+                    }
+                    self.send(&out)?;
+                    return Some(Greeted { negotiated, rest: input.rest().to_vec(), tls: self.tls, admitted });
+                }
                 self.send(&out)?;
                 out.clear();
                 match step {
                     Step::NeedMore => break,
-                    Step::Replied => {}
-                    Step::Transmission(negotiated) => return Some((negotiated, input.rest().to_vec(), self.tls)),
+                    Step::Replied | Step::Transmission(_) => {}
                     Step::StartTls => {
                         self.start_tls(tls?, input.rest())?;
                         handshake.tls_started();
@@ -116,6 +140,8 @@ impl<'a> Line<'a> {
                 match rustix::io::read(self.socket, &mut bytes) {
                     Ok(0) => return None,
                     Ok(n) => {
+                        // Relaxed: a hint, read under a lock.
+                        self.has_spoken.store(true, Ordering::Relaxed);
                         into.extend_from_slice(bytes.get(..n)?);
                         return Some(());
                     }
@@ -165,6 +191,7 @@ impl<'a> Line<'a> {
     }
 
     fn wait(&self, what: PollFlags) -> Option<()> {
-        socket::wait(self.socket, what, self.stop, Some(self.until)).then_some(())
+        let limit = if self.has_spoken.load(Ordering::Relaxed) { HANDSHAKE_TIME } else { FIRST_BYTE_TIME };
+        socket::wait(self.socket, what, self.stop, Some(self.begun + limit)).then_some(())
     }
 }

@@ -134,6 +134,7 @@ pub struct Handshake {
     shutting_down: bool,
     fixed: bool,
     no_zeroes: bool,
+    chose_by_go: bool,
     style: ReplyStyle,
     /// The export whose block status the client selected.
     allocation_of: Option<Arc<Export>>,
@@ -154,12 +155,26 @@ impl Handshake {
             shutting_down: false,
             fixed: false,
             no_zeroes: false,
+            chose_by_go: false,
             style: ReplyStyle::Simple,
             allocation_of: None,
             options: 0,
             bytes: 0,
             state: HandshakeState::Flags,
             pending: Vec::new(),
+        }
+    }
+
+    /// Replaces the answer that confirms the export by an error, for a client that is not admitted. Drop it afterwards.
+    ///
+    /// # Panics
+    /// Unless the last step was [`Step::Transmission`], with its answer in `out`.
+    pub fn refuse_entry(&self, out: &mut Vec<u8>) {
+        assert!(matches!(self.state, HandshakeState::Closed(CloseReason::Over)), "no export was chosen");
+        out.clear();
+        // The protocol has no error for a client that came by EXPORT_NAME.
+        if self.chose_by_go {
+            refuse(out, opt::GO, (rep::ERR_POLICY, "all places for clients are taken, or the export is being removed"));
         }
     }
 
@@ -308,7 +323,10 @@ impl Handshake {
         } else {
             match option {
                 opt::LIST => self.list(data, out),
-                opt::INFO | opt::GO => self.info(option, data, out),
+                opt::INFO | opt::GO => {
+                    self.chose_by_go = option == opt::GO;
+                    self.info(option, data, out)
+                }
                 opt::STRUCTURED_REPLY => self.structured_reply(data),
                 opt::EXTENDED_HEADERS => self.extended_headers(data),
                 opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(option, data, out),
@@ -343,6 +361,7 @@ impl Handshake {
         if export.require_block_size {
             return Step::Close(CloseReason::NoSuchExport);
         }
+        self.chose_by_go = false;
         out.extend_from_slice(&export.size_bytes.to_be_bytes());
         out.extend_from_slice(&export.transmission_flags(self.style).to_be_bytes());
         if !self.no_zeroes {

@@ -3,7 +3,7 @@
 //! the IOThreads round robin.
 //!
 //! Guarantees: a Unix socket that a daemon serves is not replaced; a stale one is. The socket is removed with the server. There are at
-//! most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most [`MAX_CONNECTIONS`] clients; others wait in
+//! most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most 256 clients; others wait in
 //! the socket's backlog or are dropped. When the server is dropped, its clients are dropped, too, and none of their requests is in flight
 //! afterwards.
 //!
@@ -11,7 +11,9 @@
 
 use super::connection::Connection;
 use super::export::{BlockSizes, Export, ExportTable, FastZero};
-use super::greet::Line;
+use super::greet::{Greeted, Line};
+use super::places::{Place, Places};
+use super::spec::CONNECTIONS_MAX;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::handed;
@@ -34,12 +36,6 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Maximum number of handshakes at the same time.
-const MAX_HANDSHAKES: usize = 32;
-/// Maximum number of clients at the same time.
-pub const MAX_CONNECTIONS: usize = 256;
-/// Time limit of a handshake.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Longest time that a client which is being dropped gets to receive its last replies.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 
@@ -84,7 +80,7 @@ pub struct NbdOptions {
     pub default: Option<String>,
     /// Permissions of a Unix socket; `None` = as the umask has it.
     pub socket_mode: Option<u32>,
-    /// Clients that are served at the same time, at most [`MAX_CONNECTIONS`].
+    /// Clients that are served at the same time, at most 256.
     pub max_connections: usize,
     /// TLS; `None` = clients that ask for TLS are refused it.
     pub tls: Option<Tls>,
@@ -143,12 +139,13 @@ impl NbdExport {
         let (listener, address, file) = Listener::bind(&address, socket_mode)?;
         let shared = Arc::new(Shared {
             threads: Arc::clone(threads),
-            max_connections: AtomicUsize::new(max_connections.min(MAX_CONNECTIONS)),
+            max_connections: AtomicUsize::new(max_connections.min(CONNECTIONS_MAX as usize)),
             table: Mutex::new(table),
             tls,
             stop,
             listener: Mutex::new(Some(Arc::new(listener))),
             next_thread: AtomicUsize::new(0),
+            places: Arc::default(),
             registry: Arc::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -219,7 +216,7 @@ impl NbdExport {
         let clients = self.shared.registry.clients.lock();
         let mut table = self.shared.table.lock();
         let new = Table::new(&self.shared.threads, disks, default, &table.served)?;
-        self.shared.max_connections.store(max_connections.min(MAX_CONNECTIONS), Ordering::Relaxed);
+        self.shared.max_connections.store(max_connections.min(CONNECTIONS_MAX as usize), Ordering::Relaxed);
         let stays = |old: &Served| new.served.iter().any(|s| s.id == old.id);
         let gone = table.served.iter().filter(|s| !stays(s));
         let leaving = gone.flat_map(|s| clients.of(&s.disk.name)).collect();
@@ -262,19 +259,15 @@ impl Drop for NbdExport {
     fn drop(&mut self) {
         event::signal(&self.shared.stop);
         self.shared.registry.clients.lock().stopped = true;
-        self.shared.registry.changed.notify_all();
+        self.shared.places.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
         drop(self.shared.listener.lock().take());
         drop(self.file.take());
-        let mut clients = self.shared.registry.clients.lock();
-        while clients.handshakes > 0 {
-            self.shared.registry.changed.wait(&mut clients);
-        }
+        self.shared.places.wait_empty();
         // No more clients connect.
-        let all: Vec<_> = clients.there.iter().map(|c| c.number).collect();
-        drop(clients);
+        let all: Vec<_> = self.shared.registry.clients.lock().there.iter().map(|c| c.number).collect();
         self.shared.registry.end(&all);
     }
 }
@@ -380,7 +373,6 @@ struct Client {
 
 #[derive(Default)]
 struct Clients {
-    handshakes: usize,
     there: Vec<Client>,
     next_number: u64,
     stopped: bool,
@@ -405,7 +397,7 @@ impl Clients {
 #[derive(Default)]
 struct ClientRegistry {
     clients: Mutex<Clients>,
-    /// Signalled when a handshake or a client has ended, or the server stops.
+    /// Signalled when a client has ended.
     changed: Condvar,
 }
 
@@ -436,17 +428,8 @@ struct Shared {
     /// `None`: the server is being dropped.
     listener: Mutex<Option<Arc<Listener>>>,
     next_thread: AtomicUsize,
+    places: Arc<Places>,
     registry: Arc<ClientRegistry>,
-}
-
-/// Counts a handshake until it is dropped.
-struct Shaking(Arc<ClientRegistry>);
-
-impl Drop for Shaking {
-    fn drop(&mut self) {
-        self.0.clients.lock().handshakes -= 1;
-        self.0.changed.notify_all();
-    }
 }
 
 /// Keeps a client registered until this value is dropped, which happens after its socket is closed.
@@ -475,9 +458,8 @@ impl Shared {
         while let Some(listener) = self.listener()
             && socket::wait(listener.fd(), PollFlags::IN, &self.stop, None)
         {
-            let Some(shaking) = self.begin_handshake() else { return };
             let socket = match listener.accept() {
-                Ok(socket) => socket,
+                Ok(socket) => Arc::new(socket),
                 // The client left before it was accepted.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => {
@@ -487,45 +469,33 @@ impl Shared {
                     continue;
                 }
             };
+            let Some(place) = self.places.take(&socket) else { return };
             let shared = Arc::clone(self);
             // If no thread can be started, the client is dropped.
             let _ = std::thread::Builder::new().name("mqblk-nbd-hello".into()).spawn(move || {
-                shared.welcome(socket);
+                shared.welcome(socket, &place);
                 // Dropped in this order, so that the thread that waits for the last handshake is then the only owner of the server.
                 drop(shared);
-                drop(shaking);
+                drop(place);
             });
         }
     }
 
-    /// Waits until one more handshake may begin. Returns `None` when the server stops.
-    fn begin_handshake(&self) -> Option<Shaking> {
-        let mut clients = self.registry.clients.lock();
-        while clients.handshakes >= MAX_HANDSHAKES && !clients.stopped {
-            self.registry.changed.wait(&mut clients);
-        }
-        if clients.stopped {
-            return None;
-        }
-        clients.handshakes += 1;
-        Some(Shaking(Arc::clone(&self.registry)))
-    }
-
     /// Does the handshake with a client and passes the client to an IOThread; drops the client on any error.
-    fn welcome(&self, socket: OwnedFd) {
+    fn welcome(&self, socket: Arc<OwnedFd>, place: &Place) {
         // No reference to a disk is held during the handshake, whose duration the client determines: the disk may be removed meanwhile.
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
-        let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
-        let Some((negotiated, rest, tls)) = line.shake_hands(&exports, self.tls.as_ref()) else {
+        let line = Line::new(&socket, &self.stop, &place.has_spoken);
+        let admit = |asked: &Export| self.connected(&socket, asked, &client);
+        let Some(greeted) = line.shake_hands(&exports, self.tls.as_ref(), admit) else {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
-        let asked = &negotiated.export;
-        let socket = Arc::new(socket);
-        let Some((connected, NbdDisk { disk, iothreads, .. })) = self.connected(&socket, asked, &client) else {
-            log::warn!(export = asked.label.as_str(), client; "a client is dropped: too many clients, or its export is \
-                                                               being removed");
+        let Greeted { negotiated, rest, tls, admitted } = greeted;
+        let Some((connected, NbdDisk { disk, iothreads, .. })) = admitted else {
+            let export = negotiated.export.label.as_str();
+            log::warn!(export, client; "a client is dropped: too many clients, or its export is being removed");
             return;
         };
         if let Ok(connection) = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk) {

@@ -11,6 +11,7 @@
 //! | [`connection`] | a socket after the handshake, served by an IOThread: [`Connection`] |
 //! | [`listener`] | the socket of a server, its clients: [`NbdExport`] |
 //! | `greet` | handshakes of clients |
+//! | `places` | how many handshakes go on at once, and which client has to leave |
 //! | [`spec`] | the export's configuration: its keys, checks and commands |
 //!
 //! Guarantees of [`export`], [`handshake`], [`session`], [`reply`] and [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no
@@ -118,6 +119,7 @@ mod greet;
 mod hints;
 pub mod handshake;
 pub mod listener;
+mod places;
 pub mod reply;
 pub mod session;
 pub mod spec;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Default of `max_connections`.
 pub const NBD_CONNECTIONS: u32 = 64;
 /// Largest `max_connections`.
-const CONNECTIONS_MAX: u32 = 65536;
+pub(super) const CONNECTIONS_MAX: u32 = 256;
 /// Longest export name, bytes. Source: NBD protocol, "Values".
 const NAME_BYTES_MAX: usize = 4096;
 

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Places for handshakes: how many clients may negotiate at once, and which of them has to leave when there are more.
+//!
+//! Guarantees: a new client gets a place without waiting for the time limit of others. When all places are taken, the peer that has most of
+//! them loses one: that of the client that came first and has sent nothing, or else that came first. So silent clients keep neither other
+//! peers nor other clients of their own peer away. A peer is a user of this machine or an address (for IPv6 a network of 64 bits).
+
+use parking_lot::{Condvar, Mutex};
+use rustix::net::Shutdown;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Maximum number of handshakes at the same time.
+const MAX_HANDSHAKES: usize = 32;
+
+/// The owner of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    User(u32),
+    Address(IpAddr),
+    Unknown,
+}
+
+impl Peer {
+    fn of(socket: impl AsFd) -> Peer {
+        if let Ok(Some(address)) = rustix::net::getpeername(&socket)
+            && let Ok(address) = SocketAddr::try_from(address)
+        {
+            return Peer::of_address(address.ip());
+        }
+        rustix::net::sockopt::socket_peercred(&socket).map_or(Peer::Unknown, |process| Peer::User(process.uid.as_raw()))
+    }
+
+    fn of_address(ip: IpAddr) -> Peer {
+        Peer::Address(match ip.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
+            v4 => v4,
+        })
+    }
+}
+
+/// A handshake that goes on.
+struct Taken {
+    number: u64,
+    peer: Peer,
+    socket: Weak<OwnedFd>,
+    has_spoken: Arc<AtomicBool>,
+    /// It was told to leave.
+    leaves: bool,
+}
+
+#[derive(Default)]
+struct PlacesState {
+    /// Oldest first.
+    taken: Vec<Taken>,
+    next_number: u64,
+    stopped: bool,
+}
+
+/// The places of a server.
+#[derive(Default)]
+pub(super) struct Places {
+    state: Mutex<PlacesState>,
+    /// Signalled when a handshake has ended, or the server stops.
+    changed: Condvar,
+}
+
+/// A place, until it is dropped.
+pub(super) struct Place {
+    places: Arc<Places>,
+    number: u64,
+    /// Set when the client has sent something.
+    pub(super) has_spoken: Arc<AtomicBool>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.state.lock().taken.retain(|t| t.number != self.number);
+        self.places.changed.notify_all();
+    }
+}
+
+impl Places {
+    /// Returns a place for the client; another may have to leave for it. `None`: the server stops.
+    pub(super) fn take(self: &Arc<Places>, socket: &Arc<OwnedFd>) -> Option<Place> {
+        let peer = Peer::of(&**socket);
+        let mut state = self.state.lock();
+        while state.taken.len() >= MAX_HANDSHAKES && !state.stopped {
+            if state.taken.iter().all(|t| !t.leaves) {
+                state.evict();
+            }
+            self.changed.wait(&mut state);
+        }
+        if state.stopped {
+            return None;
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        let has_spoken = Arc::<AtomicBool>::default();
+        let socket = Arc::downgrade(socket);
+        state.taken.push(Taken { number, peer, socket, has_spoken: Arc::clone(&has_spoken), leaves: false });
+        Some(Place { places: Arc::clone(self), number, has_spoken })
+    }
+
+    /// Gives out no more places.
+    pub(super) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until no place is taken.
+    pub(super) fn wait_empty(&self) {
+        let mut state = self.state.lock();
+        while !state.taken.is_empty() {
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+impl PlacesState {
+    /// Ends the connection of the client that has to leave; its thread gives the place back.
+    fn evict(&mut self) {
+        // Relaxed: a client that speaks at this moment may be counted either way.
+        let all: Vec<_> = self.taken.iter().map(|t| (t.peer, t.has_spoken.load(Ordering::Relaxed))).collect();
+        let Some(taken) = victim(&all).and_then(|at| self.taken.get_mut(at)) else { return };
+        taken.leaves = true;
+        if let Some(socket) = taken.socket.upgrade() {
+            let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
+        }
+    }
+}
+
+/// Returns which client has to leave, of these: whose it is, and whether it has spoken, oldest first.
+fn victim(all: &[(Peer, bool)]) -> Option<usize> {
+    let of = |peer: &Peer| all.iter().filter(|(other, _)| other == peer).count();
+    let most = all.iter().map(|(peer, _)| of(peer)).max()?;
+    let mut theirs = all.iter().enumerate().filter(|(_, (peer, _))| of(peer) == most);
+    let first = theirs.clone().next().map(|(at, _)| at);
+    theirs.find(|(_, (_, has_spoken))| !has_spoken).map(|(at, _)| at).or(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_peer_with_most_places_loses_its_oldest_silent_client() {
+        let (a, b, c) = (Peer::User(1), Peer::User(2), Peer::Unknown);
+        for (all, expected) in [
+            (&[(a, true), (b, false), (b, true), (b, false)][..], 1),
+            (&[(a, false), (b, true), (b, true)], 1),
+            (&[(a, true), (b, true), (c, false)], 2),
+            (&[(a, true), (b, true)], 0),
+        ] {
+            assert_eq!(victim(all), Some(expected), "{all:?}");
+        }
+        assert_eq!(victim(&[]), None);
+    }
+
+    #[test]
+    fn a_peer_is_a_user_an_address_or_a_network() {
+        let of = |ip: &str| Peer::of_address(ip.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.2"), of("10.0.0.1"));
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert!(matches!(Peer::of(&socket), Peer::User(_)));
+    }
+
+    /// Clients that never say anything take all places; each new one gets a place at once.
+    #[test]
+    fn a_new_client_does_not_wait_for_silent_ones() {
+        let places = Arc::<Places>::default();
+        std::thread::scope(|scope| {
+            let mut others = Vec::new();
+            for _ in 0..3 * MAX_HANDSHAKES {
+                let (socket, other) = UnixStream::pair().unwrap();
+                let socket = Arc::new(OwnedFd::from(socket));
+                let place = places.take(&socket).unwrap();
+                others.push(other);
+                // As a handshake's thread does: it ends when its client is shut down.
+                scope.spawn(move || {
+                    assert_eq!(rustix::io::read(&*socket, &mut [0; 1]), Ok(0));
+                    drop((place, socket));
+                });
+            }
+            assert_eq!(places.state.lock().taken.len(), MAX_HANDSHAKES);
+            drop(others);
+        });
+        places.wait_empty();
+        places.stop();
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert!(places.take(&Arc::new(socket.into())).is_none());
+    }
+}
