@@ -313,7 +313,7 @@ fn failed_read_of_a_multipath_disk_names_its_path() {
     let (url, regions) = (target.url("?sessions=1"), Arc::new(Regions::new()));
     let needs = Needs { write: false, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let parsed = multipath::parse(&format!(":{url}")).unwrap();
-    let paths = parsed.paths_to_open(&needs, &regions);
+    let paths = parsed.paths_to_open(&needs, &regions).unwrap();
     let name = paths[0].name.clone();
     let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
     let mut fixture = DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
