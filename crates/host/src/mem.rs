@@ -48,6 +48,8 @@ pub struct Region {
     shared: Option<guest::Shared>,
     /// A mapping of other code in this process, which is not ended here and may be taken out, too.
     is_foreign: bool,
+    /// Its pages go back to the system between clients: drivers do not register it with the kernel, which would keep them.
+    is_for_clients: bool,
 }
 
 // SAFETY: a Region is an address range it owns, or that outlives it (`foreign`); its bytes are reached only through `Span`, whose accesses may race, and
@@ -76,7 +78,14 @@ impl Region {
             // SAFETY: the range is the mapping just made. Advice may be refused; nothing depends on it.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Region { base, len, slots: None, shared: None, is_foreign: false })
+        Ok(Region { base, len, slots: None, shared: None, is_foreign: false, is_for_clients: false })
+    }
+
+    /// As [`Region::new`], for clients that come and go: [`Region::discard`] gives all of its pages back.
+    pub(crate) fn for_clients(len: usize) -> Result<Region> {
+        let mut region = Region::new(len, false)?;
+        region.is_for_clients = true;
+        Ok(region)
     }
 
     /// Length in bytes.
@@ -89,10 +98,16 @@ impl Region {
         false
     }
 
-    /// Whether it may be taken out of its table: then drivers do not register it with the kernel.
+    /// Whether it may be taken out of its table.
     #[inline]
     pub(crate) fn may_go(&self) -> bool {
         self.is_foreign || self.shared.is_some()
+    }
+
+    /// Whether drivers may register it with the kernel, which pins its pages.
+    #[inline]
+    pub(crate) fn may_be_registered(&self) -> bool {
+        !self.may_go() && !self.is_for_clients
     }
 
     /// Start address, for registration with the kernel.

@@ -78,6 +78,9 @@ pub struct ServeArgs {
     /// Switch to this user once everything is open; root only, irreversible
     #[arg(help_heading = DAEMON, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
+    /// Memory for the buffers of all clients together; guests' own memory does not count [default: half of the cgroup's, or of the machine's]
+    #[arg(help_heading = DAEMON, long, value_name = "SIZE", value_parser = bytes)]
+    pub max_client_memory: Option<u64>,
     /// Format of the log on standard error
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub log_format: Format,
@@ -90,6 +93,10 @@ pub struct ServeArgs {
     /// Print the plan as JSON
     #[arg(help_heading = DAEMON, long)]
     pub json: bool,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be bytes, or with a unit such as 2G"))
 }
 
 fn interval(text: &str) -> Result<f64, String> {

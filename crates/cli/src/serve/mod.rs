@@ -25,6 +25,7 @@ use host::handed;
 use host::privileges::{self, Account};
 use host::serve::Balance;
 use host::serve::check::CheckedPlan;
+use host::serve::client_memory;
 use host::serve::daemon::Daemon;
 use host::serve::plan::ExportKind;
 use host::service::Manager;
@@ -77,6 +78,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     interrupt::exit_at_second(&[SIGINT, SIGTERM])?;
     let manager = Manager::of_environment()?;
+    client_memory::set_limit(args.max_client_memory.unwrap_or_else(client_memory::default_limit));
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));
     for export in daemon.plan().exports() {

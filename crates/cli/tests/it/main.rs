@@ -43,6 +43,7 @@ mod serve_fuse;
 mod serve_geometry;
 mod serve_image;
 mod serve_log;
+mod serve_memory;
 mod serve_metrics;
 mod serve_multipath;
 mod serve_nbd;

@@ -32,7 +32,7 @@ impl ForeignBuffers {
         if len == 0 || from.checked_add(len).is_none() || len as u64 > DataRef::MAX_OFFSET {
             return Err(Error::usage(format!("buffers of {len} bytes: must be 1..=2^48 - 1")));
         }
-        let region = Region { base: start, len, slots: None, shared: None, is_foreign: true };
+        let region = Region { base: start, len, slots: None, shared: None, is_foreign: true, is_for_clients: false };
         let number = regions.add(Arc::new(region))?;
         Ok(ForeignBuffers { regions: Arc::clone(regions), number, start: from, len })
     }

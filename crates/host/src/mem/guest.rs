@@ -81,6 +81,7 @@ impl Region {
             slots: None,
             shared: Some(Shared { watch, alarm: Arc::clone(alarm), mapped }),
             is_foreign: false,
+            is_for_clients: false,
         })
     }
 

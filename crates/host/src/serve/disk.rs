@@ -2,6 +2,7 @@
 //! A disk that is served: a driver with the block layer on top, or several of these if it is striped. It also records which IOThread uses
 //! each submitter.
 
+use super::client_memory;
 use super::geometry::Geometry;
 use super::helper::HelperThread;
 use super::members::{self, Member, Stored};
@@ -448,18 +449,26 @@ impl ServedDisk {
     }
 
     /// Returns the number of a region of `bytes` for the buffers of a port or a connection.
+    ///
+    /// # Errors
+    /// Resource: there is no memory for it, or [`client_memory`] allows no more.
     pub(crate) fn take_buffers(&self, bytes: usize) -> Result<u16> {
+        client_memory::take(bytes)?;
         let mut spare = self.spare_buffers.lock();
         if let Some(at) = spare.iter().position(|(size, _)| *size == bytes) {
             return Ok(spare.swap_remove(at).1);
         }
         drop(spare);
-        self.regions.add(Arc::new(Region::new(bytes, false)?))
+        let made = Region::for_clients(bytes).and_then(|region| self.regions.add(Arc::new(region)));
+        made.inspect_err(|_| client_memory::give_back(bytes))
     }
 
-    /// Returns a region of `bytes` for reuse. No I/O to it may be in flight.
+    /// Returns a region of `bytes` for reuse; its pages go back to the system. No I/O to it may be in flight.
     pub(crate) fn give_buffers_back(&self, bytes: usize, number: u16) {
+        let whole = self.regions.get(number).expect("a region that was taken is there");
+        whole.discard(0, whole.len()).expect("all of it is inside");
         self.spare_buffers.lock().push((bytes, number));
+        client_memory::give_back(bytes);
     }
 
     /// Returns a waker for the IOThread with this number.

@@ -41,6 +41,7 @@ mod members;
 mod path_watch;
 mod trial;
 mod block_buffers;
+pub mod client_memory;
 mod port;
 pub(crate) mod running;
 mod source;

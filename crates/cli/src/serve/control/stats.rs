@@ -5,6 +5,7 @@ use crate::serve::show;
 use blk::bio::Op;
 use blk::stat::{DiskStats, HctxStats};
 use host::serve::ThreadReport;
+use host::serve::client_memory;
 use host::serve::view::View;
 use host::serve::{Member, ServedDisk};
 use serde_json::{Map, Value, json};
@@ -77,7 +78,9 @@ pub fn stats(daemon: &View) -> Value {
     };
     let disks: Vec<_> = daemon.plan().disks().iter().filter_map(disk).collect();
     let iothreads: Vec<_> = daemon.report().iter().map(thread).collect();
-    json!({ "uptime_ns": daemon.uptime().as_ns(), "disks": disks, "iothreads": iothreads })
+    let (taken, limit) = client_memory::usage();
+    let memory = json!({ "taken": taken, "limit": limit });
+    json!({ "uptime_ns": daemon.uptime().as_ns(), "client_memory": memory, "disks": disks, "iothreads": iothreads })
 }
 
 /// Returns the counters of one of the targets that a disk is striped over.

@@ -498,7 +498,7 @@ impl RingState {
         if *known == Registered::NotTried {
             // SAFETY: the region lives as long as its table, which the ring keeps.
             let register = || unsafe { ring.submitter().register_buffers_update(u32::from(number), &[buffer], None) };
-            let done = !region.may_go() && region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
+            let done = region.may_be_registered() && region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
             *known = if done { Registered::Yes } else { Registered::Refused };
         }
     }

@@ -328,7 +328,8 @@ impl Connection {
                 return;
             }
             // Without memory the client is dropped, because the data of a write could not be received.
-            Err(_) => {
+            Err(e) => {
+                log::warn!(export = self.export.as_str(), client = peer(&*self.socket); "a client is dropped: {e}");
                 s.status = BlkStatus::Resource;
                 self.release(slot);
                 self.close();

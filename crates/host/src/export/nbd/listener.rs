@@ -498,7 +498,11 @@ impl Shared {
             log::warn!(export, client; "a client is dropped: too many clients, or its export is being removed");
             return;
         };
-        if let Ok(connection) = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk) {
+        let made = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk);
+        if let Err(e) = &made {
+            log::warn!(export = negotiated.export.label.as_str(), client; "a client is dropped: {e}");
+        }
+        if let Ok(connection) = made {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
             let _ = self.threads.add(thread, &disk, connection);
