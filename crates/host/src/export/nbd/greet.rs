@@ -3,7 +3,7 @@
 //!
 //! Guarantees: the handshake ends at its time limit or when the server stops, whatever the client does. Bytes that a client sent in plain
 //! text after `NBD_OPT_STARTTLS` go to TLS and never to the handshake. Bytes received beyond the handshake are passed to the connection.
-//! A client that is not admitted to its export gets an error in place of the confirmation.
+//! A client that is not admitted to its export gets an error in place of the confirmation, and may choose another.
 //! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support".
@@ -42,8 +42,8 @@ pub(super) struct Greeted<T> {
     /// Bytes that the client sent after the handshake.
     pub(super) rest: Vec<u8>,
     pub(super) tls: Option<Box<TlsStream>>,
-    /// What the client was admitted with; `None` if it was not.
-    pub(super) admitted: Option<T>,
+    /// What the client was admitted with.
+    pub(super) admitted: T,
 }
 
 impl<'a> Line<'a> {
@@ -57,7 +57,7 @@ impl<'a> Line<'a> {
         mut self,
         table: &Arc<ExportTable>,
         tls: Option<&Tls>,
-        admit: impl FnOnce(&Export) -> Option<T>,
+        mut admit: impl FnMut(&Export) -> Option<T>,
     ) -> Option<Greeted<T>> {
         let mode = match tls {
             None => TlsMode::Off,
@@ -74,12 +74,14 @@ impl<'a> Line<'a> {
             loop {
                 let step = handshake.feed(&mut input, &mut out);
                 if let Step::Transmission(negotiated) = step {
-                    let admitted = admit(&negotiated.export);
-                    if admitted.is_none() {
-                        handshake.refuse_entry(&mut out);
+                    if let Some(admitted) = admit(&negotiated.export) {
+                        self.send(&out)?;
+                        return Some(Greeted { negotiated, rest: input.rest().to_vec(), tls: self.tls, admitted });
                     }
+                    handshake.refuse_entry(&mut out)?;
                     self.send(&out)?;
-                    return Some(Greeted { negotiated, rest: input.rest().to_vec(), tls: self.tls, admitted });
+                    out.clear();
+                    continue;
                 }
                 self.send(&out)?;
                 out.clear();

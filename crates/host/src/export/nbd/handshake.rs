@@ -165,17 +165,20 @@ impl Handshake {
         }
     }
 
-    /// Replaces the answer that confirms the export by an error, for a client that is not admitted. Drop it afterwards.
+    /// Replaces the answer that confirms the export by an error, for a client that is not admitted; the handshake goes on. `None`: drop the
+    /// client, because the protocol has no error for one that came by EXPORT_NAME.
     ///
     /// # Panics
     /// Unless the last step was [`Step::Transmission`], with its answer in `out`.
-    pub fn refuse_entry(&self, out: &mut Vec<u8>) {
+    pub fn refuse_entry(&mut self, out: &mut Vec<u8>) -> Option<()> {
         assert!(matches!(self.state, HandshakeState::Closed(CloseReason::Over)), "no export was chosen");
         out.clear();
-        // The protocol has no error for a client that came by EXPORT_NAME.
-        if self.chose_by_go {
-            refuse(out, opt::GO, (rep::ERR_POLICY, "all places for clients are taken, or the export is being removed"));
+        if !self.chose_by_go {
+            return None;
         }
+        refuse(out, opt::GO, (rep::ERR_POLICY, "all places for clients are taken, or the export is being removed"));
+        self.state = HandshakeState::Header;
+        Some(())
     }
 
     /// Makes all further options fail with `NBD_REP_ERR_SHUTDOWN`.
@@ -370,9 +373,8 @@ impl Handshake {
         self.transmission(export)
     }
 
-    fn transmission(&mut self, export: Arc<Export>) -> Step {
-        let selected = self.allocation_of.take();
-        let base_allocation = selected.is_some_and(|e| Arc::ptr_eq(&e, &export));
+    fn transmission(&self, export: Arc<Export>) -> Step {
+        let base_allocation = self.allocation_of.as_ref().is_some_and(|e| Arc::ptr_eq(e, &export));
         Step::Transmission(Negotiated { export, style: self.style, base_allocation, tls: self.tls_on })
     }
 

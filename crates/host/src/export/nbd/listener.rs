@@ -487,17 +487,19 @@ impl Shared {
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, &place.has_spoken);
-        let admit = |asked: &Export| self.connected(&socket, asked, &client);
+        let admit = |asked: &Export| {
+            let admitted = self.connected(&socket, asked, &client);
+            if admitted.is_none() {
+                let (export, client) = (asked.label.as_str(), client.as_str());
+                log::warn!(export, client; "a client is refused: too many clients, or its export is being removed");
+            }
+            admitted
+        };
         let Some(greeted) = line.shake_hands(&exports, self.tls.as_ref(), admit) else {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
-        let Greeted { negotiated, rest, tls, admitted } = greeted;
-        let Some((connected, NbdDisk { disk, iothreads, .. })) = admitted else {
-            let export = negotiated.export.label.as_str();
-            log::warn!(export, client; "a client is dropped: too many clients, or its export is being removed");
-            return;
-        };
+        let Greeted { negotiated, rest, tls, admitted: (connected, NbdDisk { disk, iothreads, .. }) } = greeted;
         let made = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk);
         if let Err(e) = &made {
             log::warn!(export = negotiated.export.label.as_str(), client; "a client is dropped: {e}");
