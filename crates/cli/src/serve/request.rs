@@ -9,7 +9,7 @@ use super::defaults::Defaults;
 use super::libvirt;
 use crate::status::Failure;
 use ::config::reader::printable;
-use host::handed::At;
+use host::handed::{At, Socket};
 use host::net::certificates::NbdTls;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
@@ -104,7 +104,7 @@ impl Request {
             }
         };
         flags_over(&mut plan, args)?;
-        handed_over(&mut plan)?;
+        handed_over(&mut plan, args.control.as_deref())?;
         let done = plan.check(&host).and_then(then).map_err(|e| origin.locate(&e))?;
         Ok((done, warnings))
     }
@@ -219,22 +219,52 @@ fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     Err(Failure::new(text))
 }
 
-/// Makes each export listen at the handed-over socket of its name, if there is one. Other exports of the same NBD server listen there, too.
-fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
-    for socket in host::handed::all() {
-        let Some(index) = plan.exports.iter().position(|e| e.name == socket.name) else { continue };
-        let before = plan.exports[index].kind.clone();
-        if !plan.exports[index].kind.listen_at(&socket.at) {
-            let (name, at, kind) = (&socket.name, &socket.at, before.name());
-            let text =
-                format!("the socket at {at}, handed over for export '{name}': a {kind} export cannot listen there");
-            return Err(Failure::new(text));
-        }
-        for export in plan.exports.iter_mut().filter(|e| e.kind.shares_server(&before)) {
-            export.kind.listen_at(&socket.at);
+/// Makes each export listen at the handed-over socket of its name, if there is one. A socket without a name goes to the first NBD server
+/// that has none, because a client may wait at it already. `control` is the path of the control socket.
+fn handed_over(plan: &mut ServePlan, control: Option<&Path>) -> Result<(), Failure> {
+    let (unnamed, named): (Vec<_>, Vec<_>) =
+        host::handed::all().iter().partition(|s| NO_NAMES.contains(&s.name.as_str()));
+    for socket in named {
+        if let Some(index) = plan.exports.iter().position(|e| e.name == socket.name) {
+            listen_at(plan, index, &socket.at)?;
         }
     }
+    for Socket { at, .. } in unnamed {
+        if plan.exports.iter().any(|e| e.kind.is_at(at)) || control.is_some_and(|c| host::handed::is_at(at, c)) {
+            continue;
+        }
+        let index = without_socket(plan).ok_or_else(|| {
+            Failure::new(format!(
+                "the socket at {at} was handed over without a name, and no NBD export is left for it; give the socket the name of an \
+                 export (FileDescriptorName=, systemd-socket-activate --fdname)"
+            ))
+        })?;
+        listen_at(plan, index, at)?;
+    }
     Ok(())
+}
+
+/// Makes an export listen at a handed-over socket. Other exports of the same NBD server listen there, too.
+fn listen_at(plan: &mut ServePlan, index: usize, at: &At) -> Result<(), Failure> {
+    let before = plan.exports[index].kind.clone();
+    if !plan.exports[index].kind.listen_at(at) {
+        let (name, kind) = (&plan.exports[index].name, before.name());
+        let text = format!("the socket at {at}, handed over for export '{name}': a {kind} export cannot listen there");
+        return Err(Failure::new(text));
+    }
+    for export in plan.exports.iter_mut().filter(|e| e.kind.shares_server(&before)) {
+        export.kind.listen_at(at);
+    }
+    Ok(())
+}
+
+/// Names of handed-over sockets that say nothing. Source: sd_listen_fds_with_names(3), and programs that set no names.
+const NO_NAMES: [&str; 2] = ["", "unknown"];
+
+/// Returns the first NBD export that listens at no handed-over socket.
+fn without_socket(plan: &ServePlan) -> Option<usize> {
+    let is_handed = |kind: &ExportKind| host::handed::all().iter().any(|s| kind.is_at(&s.at));
+    plan.exports.iter().position(|e| matches!(e.kind, ExportKind::Nbd(_)) && !is_handed(&e.kind))
 }
 
 /// Returns warnings about handed-over sockets that are not used; sockets named in `ours` are not for exports.

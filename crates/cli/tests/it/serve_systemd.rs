@@ -174,6 +174,27 @@ fn clients_are_served_on_sockets_that_systemd_has_made() {
     assert!(!err.contains("warning"), "{err}");
 }
 
+/// As nbdsh and `systemd-socket-activate -l SOCKET` do it. The client, which waits at the socket, used to hang.
+#[test]
+fn a_socket_without_a_name_is_used_by_nbd() {
+    let dir = Dir::new("systemd");
+    image(&dir);
+    let script = "import nbd, sys\nh = nbd.NBD()\nh.connect_systemd_socket_activation(sys.argv[1:])\nprint(h.get_size())\nh.shutdown()";
+    let args = ["-c", script, env!("CARGO_BIN_EXE_mqblk"), "serve", "a.img", "--control=ctl.sock"];
+    assert_eq!(dir.program("/usr/bin/python3", &args).exits(0).out.lines().last(), Some("8388608"));
+    // No export can use it: better an end than a client that waits.
+    dir.file("v.toml", "[[disk]]\ntarget = \"a.img\"\n[[export]]\ntype = \"vhost-user-blk\"\nsocket = \"v.sock\"\n");
+    let path = dir.path("u.sock");
+    let mut child = activated(&dir, &[(path.to_str().unwrap(), "unknown")], &["serve", "v.toml", "--control=ctl.sock"]);
+    while UnixStream::connect(&path).is_err() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(!child.wait().unwrap().success() && err.contains("handed over without a name"), "{err}");
+}
+
 #[test]
 fn a_socket_of_no_use_is_told() {
     let dir = Dir::new("systemd");
