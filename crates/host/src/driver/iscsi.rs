@@ -36,6 +36,7 @@ mod changes;
 mod chap;
 mod dial;
 mod discover;
+mod ending;
 mod initiator;
 mod inquire;
 mod link;
@@ -60,6 +61,7 @@ use crate::driver::failures::{self, FailureReport};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
 use crate::driver::path::{Connections, DevicePath};
+use crate::driver::path_log::{PathLog, PathMessage};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
@@ -127,6 +129,8 @@ struct Shared {
     regions: Arc<Regions>,
     watch: Arc<Watch>,
     changes: Arc<UnitChanges>,
+    /// The target's asynchronous messages.
+    log: Arc<PathLog>,
     /// The logical unit is not the one that was opened, or can no longer be recognized.
     gone: AtomicBool,
     /// The disk is open for writing, and the unit has no identifier by which to recognize it.
@@ -282,7 +286,7 @@ impl Reconnect for Shared {
     /// Wants no session once the logical unit is another one. A path is an exception: it is retried once no old session is
     /// left, so a unit that comes back is identified on a new session.
     fn wants(&self) -> Vec<(Instant, usize)> {
-        let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.core.wants_connection()?, i)));
+        let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_session()?, i)));
         if !self.is_gone() {
             return wanted.collect();
         }
@@ -354,6 +358,7 @@ impl Iscsi {
             regions,
             watch,
             changes: Arc::default(),
+            log: Arc::default(),
             gone,
             is_nameless,
             is_path,
@@ -436,12 +441,13 @@ impl Transport for Shared {
 
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
         assert_eq!(lun, self.target.lun, "not the logical unit of the sessions");
-        let Shared { target, watch, changes, queues, .. } = self;
+        let Shared { target, watch, changes, log, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
         let timeouts = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before other threads can see it.
-            let fresh = Queue::new(timeouts, lun, Arc::clone(changes), Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, lun, Arc::clone(changes), Arc::clone(log), Arc::clone(watch));
+            let fresh = fresh.map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
                 let (line, verified) = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
@@ -659,6 +665,12 @@ impl DevicePath for Iscsi {
     fn troubles(&self) -> Vec<String> {
         let failed = failures::trouble(&self.shared.target.to_string(), self.disk.host().failures());
         self.lost_sessions().into_iter().chain(failed).collect()
+    }
+
+    fn take_messages(&self) -> Vec<PathMessage> {
+        let path = self.shared.target.to_string();
+        let named = |message| PathMessage { path: Some(path.clone()), ..message };
+        self.shared.log.take().into_iter().map(named).collect()
     }
 
     fn take_failures(&self) -> Vec<FailureReport> {

@@ -2,6 +2,7 @@
 //! How a driver reaches its device: connections, checks, and the paths of a disk that has several.
 
 use super::failures::FailureReport;
+use super::path_log::PathMessage;
 use super::topology::Topology;
 use crate::error::Result;
 use blk::time::Duration;
@@ -48,6 +49,11 @@ pub trait DevicePath {
 
     /// Returns the commands that have failed since the last call, for the log.
     fn take_failures(&self) -> Vec<FailureReport> {
+        Vec::new()
+    }
+
+    /// Returns what has happened to its paths since the last call, in order, for the log.
+    fn take_messages(&self) -> Vec<PathMessage> {
         Vec::new()
     }
 

@@ -9,7 +9,7 @@ use super::members::{self, Member, Stored};
 use super::wakeup::Wakeups;
 use crate::disk::IoPath;
 use crate::disk::limit_hw_queues;
-use crate::driver::{Connections, FailureReport, HostDriver};
+use crate::driver::{Connections, FailureReport, HostDriver, PathMessage};
 use crate::error::{Error, Result};
 use crate::image_lock::ImageLock;
 use crate::mem::{Region, Regions};
@@ -233,6 +233,11 @@ impl ServedDisk {
     /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets.
     pub fn troubles(&self) -> Vec<String> {
         self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
+    }
+
+    /// Returns the [`DevicePath::take_messages`](crate::driver::DevicePath::take_messages) of all targets.
+    pub(super) fn take_messages(&self) -> Vec<PathMessage> {
+        self.members.iter().flat_map(|m| m.driver.path().take_messages()).collect()
     }
 
     /// Returns the [`DevicePath::take_failures`](crate::driver::DevicePath::take_failures) of all targets.

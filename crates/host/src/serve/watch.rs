@@ -7,7 +7,7 @@
 //! I/O path is not involved. The watch does not keep a disk open.
 
 use super::disk::ServedDisk;
-use crate::driver::{Connections, FailureReport};
+use crate::driver::{Connections, FailureReport, PathMessage};
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
@@ -191,6 +191,12 @@ fn look(disk: &ServedDisk, watched: &mut Watched) {
     disk.log_failed_flush();
     let name = disk.name.as_str();
     let Watched { seen, links, failures } = watched;
+    for PathMessage { path, level, text } in disk.take_messages() {
+        match path {
+            Some(path) => log::log!(level, disk = name, path = path.as_str(); "{text}"),
+            None => log::log!(level, disk = name; "{text}"),
+        }
+    }
     for FailureReport { path, text } in failures.look(|| disk.take_failures()) {
         log::warn!(disk = name, path = path.as_str(); "{text}");
     }

@@ -25,6 +25,7 @@ mod fuzz_seeds;
 mod image_lock;
 mod iscsi_driver;
 mod iscsi_errors;
+mod iscsi_events;
 mod iscsi_lio;
 mod iscsi_scripted;
 mod iscsi_scripted_eh;

@@ -201,7 +201,7 @@ impl Line<'_> {
         }
     }
 
-    /// Returns the next message with this tag; answers NOP-Ins meanwhile.
+    /// Returns the next message with this tag; answers NOP-Ins and requests to log out meanwhile.
     fn answer(&mut self, tag: u32) -> Result<(Received, Vec<u8>)> {
         loop {
             let (read, data) = self.receive()?;
@@ -216,6 +216,14 @@ impl Line<'_> {
                 Pdu::DataIn(data) => data.tag,
                 Pdu::Reject { reason } => {
                     return Err(Error::new(ErrorKind::Io, format!("the target rejected a message ({reason:#04x})")));
+                }
+                Pdu::Async { event: event @ 1..=4, .. } => {
+                    if matches!(event, 1 | 4) {
+                        let tag = self.next_tag();
+                        let _ = self.send(Header::logout(tag).with_numbers(self.cmd_sn, self.exp_stat_sn), &[]);
+                    }
+                    let text = format!("the target ends the new session (asynchronous event {event})");
+                    return Err(Error::new(ErrorKind::Io, text));
                 }
                 _ => continue,
             };

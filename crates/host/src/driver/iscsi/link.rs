@@ -10,6 +10,7 @@
 //! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
 
 use super::dial::Line;
+use super::ending::{AsyncAction, SessionEnding};
 use super::login::{MAX_RECV_DATA, Params};
 use super::own::{Managed, ToSend, is_own};
 use super::pdu::{
@@ -17,6 +18,7 @@ use super::pdu::{
 };
 use super::reader::{MOST_LEFT, PduEvent, Reader};
 use super::tasks::Tasks;
+use crate::driver::path_log::PathLog;
 use crate::driver::remote::keep_alive::KeepAlive;
 use crate::driver::remote::stream::{Ends, Inbox, Outbox, ReadPayload, SEND_BATCH, Stream};
 use crate::mem::Regions;
@@ -26,6 +28,7 @@ use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Maximum number of unsent answers to NOP-Ins of the target.
 const MAX_PONGS: u32 = 64;
@@ -113,11 +116,19 @@ pub(super) struct Session {
     exp_stat_sn: u32,
     max_cmd_sn: u32,
     keep_alive: KeepAlive,
+    pub(super) ending: SessionEnding,
 }
 
 impl Link {
-    /// Takes over a session, and registers its socket with the epoll set `set`.
-    pub(super) fn new(line: Line<'_>, lun: [u8; 8], set: &OwnedFd, now: Instant) -> Result<Link, String> {
+    /// Takes over a session, and registers its socket with the epoll set `set`. The target's asynchronous messages are noted
+    /// in `log`.
+    pub(super) fn new(
+        line: Line<'_>,
+        lun: [u8; 8],
+        set: &OwnedFd,
+        log: &Arc<PathLog>,
+        now: Instant,
+    ) -> Result<Link, String> {
         let Line { socket, input: left, params, cmd_sn, exp_stat_sn, max_cmd_sn, .. } = line;
         let mut stream = Stream::new(socket, set)?;
         stream.filled = left.len();
@@ -134,6 +145,7 @@ impl Link {
             exp_stat_sn,
             max_cmd_sn,
             keep_alive: KeepAlive::new(now),
+            ending: SessionEnding::new(Arc::clone(log)),
         };
         Ok(Link { stream, session })
     }
@@ -141,7 +153,7 @@ impl Link {
     /// Sends a logout if that does not block, and closes the connection.
     pub(super) fn disconnect(mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) {
         let Link { stream, session } = &mut self;
-        if stream.sent == 0 {
+        if stream.sent == 0 && !session.ending.is_logging_out() {
             let header = Header::logout(PING_TAG).with_numbers(session.cmd_sn, session.exp_stat_sn);
             session.push(header, Body::None, 0);
             let _ = stream.send(&mut Unsent { session, tasks, regions }, set);
@@ -308,7 +320,7 @@ impl Session {
 
     /// Whether the command window is open for one more command.
     pub(super) fn is_open(&self) -> bool {
-        !is_before(self.max_cmd_sn, self.cmd_sn)
+        !is_before(self.max_cmd_sn, self.cmd_sn) && !self.ending.is_logging_out()
     }
 
     /// Returns how many more commands fit into the window.
@@ -535,14 +547,14 @@ impl Session {
             }
             Pdu::NopIn { .. } => {}
             Pdu::TaskManagement { tag, response } => self.managed(tag, response, is_sending, tasks)?,
-            // The unit also reports this (unit attention) with the next command.
-            Pdu::Async { event: 0, .. } => {}
-            Pdu::Async { event, .. } => {
-                return Err(Lost(format!(
-                    "the target ends the session or requests a logout (asynchronous event {event})"
-                )));
-            }
-            Pdu::Logout { .. } => return Err(Lost("the target closed the session (Logout Response)".into())),
+            Pdu::Async { event, parameters } => match self.ending.asynchronous(event, parameters)? {
+                AsyncAction::Continue => {}
+                AsyncAction::Logout => {
+                    let header = Header::logout(PING_TAG).with_numbers(self.cmd_sn, self.exp_stat_sn);
+                    self.push(header, Body::None, 0);
+                }
+            },
+            Pdu::Logout { response, time2wait, .. } => return Err(self.ending.logged_out(response, time2wait)),
             Pdu::Reject { reason } => self.rejected(reason, tasks)?,
             Pdu::Login { .. } | Pdu::Text { .. } | Pdu::DataIn(_) => {
                 return Err(Violation("a response to no outstanding request".into()).into());
@@ -609,8 +621,12 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a NOP-Out if the target was silent for `after`. The session is lost if no answer comes within `within`.
+    /// Sends a NOP-Out if the target was silent for `after`. The session is lost if no answer comes within `within`, or if a
+    /// Logout is not answered in time.
     pub(super) fn keep_alive(&mut self, after: Option<Duration>, within: Duration, now: Instant) -> Result<(), Lost> {
+        if self.ending.is_logging_out() {
+            return self.ending.check(now);
+        }
         let Some(after) = after else { return Ok(()) };
         let silent =
             |silence: Duration| Lost(format!("the target has not answered for {} s", silence.as_ns() / 1_000_000_000));

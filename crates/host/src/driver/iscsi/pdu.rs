@@ -283,9 +283,11 @@ pub enum Pdu {
         more: bool,
     },
     DataIn(DataIn),
+    /// `time2wait`, in seconds.
     Logout {
         tag: u32,
         response: u8,
+        time2wait: u16,
     },
     R2t {
         tag: u32,
@@ -356,7 +358,7 @@ impl Received {
                 len: data_len,
                 status: (flags & 1 != 0).then(|| status(bytes[3])),
             }),
-            response::LOGOUT => Pdu::Logout { tag, response: bytes[2] },
+            response::LOGOUT => Pdu::Logout { tag, response: bytes[2], time2wait: half(40) },
             response::R2T => Pdu::R2t { tag, target_tag: word(20), offset: word(40), len: word(44) },
             response::ASYNC => Pdu::Async { event: bytes[36], parameters: [half(38), half(40), half(42)] },
             response::REJECT => Pdu::Reject { reason: bytes[2] },

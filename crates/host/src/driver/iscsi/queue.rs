@@ -5,7 +5,8 @@
 //! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer retries them. The midlayer gets [`Busy::Hctx`]
 //! until there is another session. Requests that have waited for their whole time limit fail with
 //! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] the commands of a lost session fail later:
-//! when it is known, as far as possible, that the target will not carry them out any more.
+//! when it is known, as far as possible, that the target will not carry them out any more. A successful Logout that the
+//! target has requested shows that.
 //!
 //! A session whose identity check is older than the last [report of a change](UnitChanges) sends no requests and no data of
 //! requests: it is dropped instead. It may still carry probes of the midlayer.
@@ -22,6 +23,7 @@ use super::own::{Answer, TaskOwner};
 use super::pdu::Function;
 use super::tasks::Tasks;
 use crate::clock;
+use crate::driver::path_log::PathLog;
 use crate::driver::remote::queue::{self as remote, LATE, LinkState, Protocol, QueueState};
 use crate::driver::remote::reconnect::Watch;
 use crate::driver::remote::stream::Stream;
@@ -86,6 +88,8 @@ pub(super) struct ProtocolState {
     cut_until: Option<Instant>,
     /// [`UnitChanges::count`] from before the identity check of the current or last session.
     verified: u64,
+    /// Earliest time for the next login, as the target has requested (Time2Wait).
+    not_before: Option<Instant>,
 }
 
 type State = QueueState<Iscsi>;
@@ -94,6 +98,7 @@ pub(super) struct Queue {
     timeouts: Timeouts,
     lun: LunId,
     changes: Arc<UnitChanges>,
+    log: Arc<PathLog>,
     pub(super) core: remote::Queue<Iscsi>,
 }
 
@@ -109,8 +114,21 @@ pub(super) enum SessionHealth {
 }
 
 impl Queue {
-    pub(super) fn new(timeouts: Timeouts, lun: LunId, changes: Arc<UnitChanges>, watch: Arc<Watch>) -> Result<Queue> {
-        Ok(Queue { timeouts, lun, changes, core: remote::Queue::new(Tasks::new(0), watch)? })
+    /// `changes` and `log` are those of the disk.
+    pub(super) fn new(
+        timeouts: Timeouts,
+        lun: LunId,
+        changes: Arc<UnitChanges>,
+        log: Arc<PathLog>,
+        watch: Arc<Watch>,
+    ) -> Result<Queue> {
+        Ok(Queue { timeouts, lun, changes, log, core: remote::Queue::new(Tasks::new(0), watch)? })
+    }
+
+    /// Earliest time for the next session; `None` if the queue needs none.
+    pub(super) fn wants_session(&self) -> Option<Instant> {
+        let from = self.core.wants_connection()?;
+        Some(self.core.lock().protocol.not_before.map_or(from, |at| at.max(from)))
     }
 
     /// Takes the queue out of use until the next start.
@@ -164,11 +182,12 @@ impl Queue {
         state.protocol.cut_until = None;
         state.protocol.portal_group = group;
         state.protocol.verified = verified;
+        state.protocol.not_before = None;
         let now = clock::now();
         state.attached = now;
         // The target has dropped the tasks of the session before.
         self.end_kept(state, HostByte::TransportDisrupted);
-        match Link::new(line, self.lun.to_wire(), self.core.waits.set(), now) {
+        match Link::new(line, self.lun.to_wire(), self.core.waits.set(), &self.log, now) {
             Ok(link) => self.core.use_link(state, Box::new(link)),
             Err(why) => self.lose(state, Lost(why)),
         }
@@ -302,7 +321,12 @@ impl Queue {
     fn lose(&self, state: &mut State, lost: Lost) {
         let now = clock::now();
         let patience = if state.gives_up { Duration::ZERO } else { self.timeouts.recovery_timeout };
-        if state.requests.has_changing() {
+        let (wait, has_ended_tasks) = match &state.link {
+            LinkState::Up(link) => (link.session.ending.wait, link.session.ending.has_ended_tasks),
+            LinkState::Lost(_) | LinkState::Unused => (Duration::ZERO, false),
+        };
+        state.protocol.not_before = Some(now + wait);
+        if state.requests.has_changing() && !has_ended_tasks {
             state.protocol.cut_until = Some(now + self.timeouts.recovery_timeout);
         }
         self.core.link_lost(state, lost.0, now, now + patience, true);
@@ -310,11 +334,11 @@ impl Queue {
             (Duration::ZERO, _) => self.end_kept(state, HostByte::TransportFailfast),
             // Commands are kept, because the target may still write their data. Our own commands fail, and management
             // functions are forgotten.
-            (_, true) => {
+            (_, true) if !has_ended_tasks => {
                 state.requests.own.end_all(HostByte::TransportDisrupted);
                 state.requests.own.forget_managed();
             }
-            (_, false) => self.end_kept(state, HostByte::TransportDisrupted),
+            _ => self.end_kept(state, HostByte::TransportDisrupted),
         }
     }
 
@@ -425,6 +449,10 @@ impl Queue {
             None if state.requests.own.is_aborting() => Abort::Waits,
             None => {
                 let LinkState::Up(link) = &mut state.link else { return Abort::Gone };
+                // The session ends soon, and its commands with it.
+                if link.session.ending.is_logging_out() {
+                    return Abort::Waits;
+                }
                 if !link.session.manage(Function::AbortTask, Some((task.0, wire_tag, cmd_sn)), &mut state.requests) {
                     return Abort::Failed;
                 }
@@ -448,6 +476,7 @@ impl Queue {
             Some(None) => Help::Begun,
             Some(Some(true)) => Help::Done,
             Some(Some(false)) => Help::Failed,
+            None if link.session.ending.is_logging_out() => Help::Begun,
             None if link.session.manage(function, None, &mut state.requests) => {
                 self.transmit(state, regions);
                 Help::Begun

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::driver::failures::FailureReport;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath};
+use crate::driver::path_log::PathMessage;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::topology::Topology;
 use crate::error::{Error, ErrorKind, Result};
@@ -428,6 +429,14 @@ impl DevicePath for Multipath {
             all.extend(driver.path().troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
         }
         all
+    }
+
+    fn take_messages(&self) -> Vec<PathMessage> {
+        let named = |path: &PathDriver, message| PathMessage { path: Some(path.name.clone()), ..message };
+        let of = |(path, driver): (_, &Arc<dyn HostDriver>)| {
+            driver.path().take_messages().into_iter().map(move |message| named(path, message))
+        };
+        self.core.inners().flat_map(of).collect()
     }
 
     fn take_failures(&self) -> Vec<FailureReport> {

@@ -21,6 +21,8 @@ const BLOCKS: u64 = 1 << 17;
 /// Status class of a failed login (RFC 7143, 11.13.5).
 const TARGET_ERROR: u8 = 3;
 const OUT_OF_RESOURCES: u8 = 2;
+/// Status class and detail of a redirect.
+const MOVED_TEMPORARILY: (u8, u8) = (1, 1);
 /// The login keys. All data is solicited, in small PDUs.
 const KEYS: &[u8] = b"InitialR2T=Yes\0ImmediateData=No\0MaxBurstLength=16776192\0FirstBurstLength=512\0\
     MaxRecvDataSegmentLength=512\0MaxOutstandingR2T=1\0MaxConnections=1\0ErrorRecoveryLevel=0\0";
@@ -93,6 +95,19 @@ pub struct Unit {
     pub blocks: u64,
 }
 
+/// The target's end of its sessions.
+#[derive(Default)]
+pub struct ScriptedPortal {
+    /// Its portal group.
+    pub group: u16,
+    /// The address that logins are redirected to.
+    pub redirect: Option<String>,
+    /// Connections that have sent a Logout.
+    pub logouts: Vec<usize>,
+    /// Response and Time2Wait of the Logout Responses.
+    pub logout_response: (u8, u16),
+}
+
 /// A connection. Connections are numbered from 0.
 pub struct Peer {
     pub stream: TcpStream,
@@ -103,6 +118,7 @@ pub struct Peer {
     /// The written data, from block 0 on.
     written: Arc<Mutex<Vec<u8>>>,
     refuses: Arc<Mutex<Vec<u16>>>,
+    portal: Arc<Mutex<ScriptedPortal>>,
     /// Commands that arrived while this waited for data.
     later: VecDeque<Request>,
 }
@@ -154,6 +170,18 @@ impl Peer {
     /// Sends the response to the task management function of this tag.
     pub fn managed(&mut self, tag: u32, response: u8) {
         let message = self.message(0x22, 0x80, tag, &[], |h| h[2] = response);
+        self.stat_sn += 1;
+        self.send(&message);
+    }
+
+    /// Sends an asynchronous message.
+    pub fn asynchronous(&mut self, event: u8, parameters: [u16; 3]) {
+        let message = self.message(0x32, 0x80, RESERVED_TAG, &[], |h| {
+            h[36] = event;
+            for (at, value) in [38, 40, 42].into_iter().zip(parameters) {
+                h[at..at + 2].copy_from_slice(&value.to_be_bytes());
+            }
+        });
         self.stat_sn += 1;
         self.send(&message);
     }
@@ -285,15 +313,36 @@ impl Peer {
                 let operational = request.header[1] & 0x0c != 0;
                 let flags = request.header[1];
                 let is_refused = self.refuses.lock().unwrap().contains(&request.session());
-                let keys = if operational { KEYS } else { b"AuthMethod=None\0TargetPortalGroupTag=1\0" };
+                let (group, redirect) = {
+                    let portal = self.portal.lock().unwrap();
+                    (portal.group, portal.redirect.clone())
+                };
+                let security = format!("AuthMethod=None\0TargetPortalGroupTag={group}\0");
+                let elsewhere = redirect.as_ref().map(|address| format!("TargetAddress={address}\0"));
+                let keys = match &elsewhere {
+                    Some(address) => address.as_bytes(),
+                    None if operational => KEYS,
+                    None => security.as_bytes(),
+                };
                 self.message(0x23, flags, request.tag(), keys, |h| {
                     h[15] = 1;
                     if is_refused {
                         (h[36], h[37]) = (TARGET_ERROR, OUT_OF_RESOURCES);
+                    } else if elsewhere.is_some() {
+                        (h[36], h[37]) = MOVED_TEMPORARILY;
                     }
                 })
             }
-            6 => self.message(0x26, 0x80, request.tag(), &[], |_| ()),
+            6 => {
+                let mut portal = self.portal.lock().unwrap();
+                portal.logouts.push(self.number);
+                let (response, time2wait) = portal.logout_response;
+                drop(portal);
+                self.message(0x26, 0x80, request.tag(), &[], |h| {
+                    h[2] = response;
+                    h[40..42].copy_from_slice(&time2wait.to_be_bytes());
+                })
+            }
             _ => return,
         };
         self.stat_sn += 1;
@@ -312,6 +361,7 @@ pub struct Scripted {
     pub written: Arc<Mutex<Vec<u8>>>,
     /// Sessions whose login is refused now, by the numbers that initiators give them.
     pub refuses: Arc<Mutex<Vec<u16>>>,
+    pub portal: Arc<Mutex<ScriptedPortal>>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     over: Arc<AtomicBool>,
     listener: Option<JoinHandle<()>>,
@@ -333,10 +383,11 @@ impl Scripted {
         let streams = Arc::<Mutex<Vec<TcpStream>>>::default();
         let over = Arc::new(AtomicBool::new(false));
         let refuses = Arc::<Mutex<Vec<u16>>>::default();
-        let own = (unit.clone(), written.clone(), refuses.clone(), streams.clone(), over.clone());
+        let portal = Arc::new(Mutex::new(ScriptedPortal { group: 1, ..ScriptedPortal::default() }));
+        let own = (unit.clone(), written.clone(), refuses.clone(), portal.clone(), streams.clone(), over.clone());
         let script: Arc<Script> = Arc::new(script);
         let thread = std::thread::spawn(move || {
-            let (unit, written, refuses, streams, over) = own;
+            let (unit, written, refuses, portal, streams, over) = own;
             let next = AtomicUsize::new(0);
             let mut threads = Vec::new();
             for stream in listener.incoming() {
@@ -348,7 +399,8 @@ impl Scripted {
                 streams.lock().unwrap().push(stream.try_clone().unwrap());
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let (unit, written, refuses, later) = (unit.clone(), written.clone(), refuses.clone(), VecDeque::new());
-                let mut peer = Peer { stream, number, stat_sn: 1, cmd_sn: 1, unit, written, refuses, later };
+                let portal = portal.clone();
+                let mut peer = Peer { stream, number, stat_sn: 1, cmd_sn: 1, unit, written, refuses, portal, later };
                 let script = script.clone();
                 threads.push(std::thread::spawn(move || {
                     while let Some(request) = peer.later.pop_front().or_else(|| peer.receive()) {
@@ -368,11 +420,16 @@ impl Scripted {
             }
             threads.into_iter().for_each(|t| t.join().expect("the initiator kept to the protocol"));
         });
-        Scripted { address, unit, written, refuses, streams, over, listener: Some(thread) }
+        Scripted { address, unit, written, refuses, portal, streams, over, listener: Some(thread) }
     }
 
     pub fn url(&self, options: &str) -> String {
         format!("iscsi://{}/iqn.2026-11.test:scripted/1{options}", self.address)
+    }
+
+    /// Returns its address, as a redirect names it.
+    pub fn address(&self) -> String {
+        self.address.to_string()
     }
 
     /// Closes all existing connections.
