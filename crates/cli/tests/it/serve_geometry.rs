@@ -75,9 +75,16 @@ fn clients_see_the_blocks_that_an_image_was_made_for() {
         fs.dir.file("c.toml", &config(more));
         fs.dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(2).says(&[why]);
     }
-    // Whole sectors, and not whole blocks of the size that is asked for.
-    image(&fs.dir).set_len(IMAGE_BYTES + 512).unwrap();
+    // Whole sectors, and not whole blocks of the size that is asked for: neither at the start nor later.
+    let image = image(&fs.dir);
     fs.dir.file("c.toml", &config("direct = false\nlogical_block_size = 4096"));
+    let daemon = serve(&fs.dir);
+    image.set_len(IMAGE_BYTES + 512).unwrap();
+    for size in [&[][..], &["8389120"]] {
+        let resize = [&["ctl", "--control", "ctl.sock", "resize", "d"], size].concat();
+        fs.dir.mqblk(&resize).exits(2).says(&["is not whole blocks of 4096, which clients see"]);
+    }
+    end(daemon);
     fs.dir.mqblk(&["serve", "c.toml"]).exits(2).says(&["the disk has 8389120 bytes, 512 more than whole blocks"]);
 }
 

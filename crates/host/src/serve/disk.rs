@@ -377,6 +377,14 @@ impl ServedDisk {
             );
             return Err(Error::usage(text));
         };
+        let block = u64::from(self.limits.logical_block_size);
+        let whole = |bytes: u64| match bytes.is_multiple_of(block) {
+            true => Ok(()),
+            false => Err(Error::usage(format!(
+                "size={bytes}: is not whole blocks of {block}, which clients see (logical_block_size): the disk keeps its size"
+            ))),
+        };
+        bytes.map_or(Ok(()), whole)?;
         let smaller = bytes.is_some_and(|bytes| bytes < queue.capacity().0 << SECTOR_SHIFT);
         if smaller {
             drain(queue)?;
@@ -384,6 +392,7 @@ impl ServedDisk {
         let keeps =
             || Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", driver.name())));
         let resized = driver.space().resize(bytes).unwrap_or_else(keeps);
+        let resized = resized.and_then(|capacity| whole(capacity.0 << SECTOR_SHIFT).map(|()| capacity));
         let resized = resized.inspect(|capacity| queue.set_capacity(*capacity));
         if smaller {
             queue.unfreeze();
@@ -453,19 +462,32 @@ impl ServedDisk {
         Frozen { waiter_lock: &self.changing, driver: member.driver.as_ref() }
     }
 
-    /// Returns the number of a region of `bytes` for the buffers of a port or a connection.
+    /// As [`ServedDisk::take_buffers`], for a client; [`client_memory`] limits what all clients have.
     ///
     /// # Errors
-    /// Resource: there is no memory for it, or [`client_memory`] allows no more.
-    pub(crate) fn take_buffers(&self, bytes: usize) -> Result<u16> {
+    /// Resource: there is no memory for it, or clients have too much.
+    pub(crate) fn take_client_buffers(&self, bytes: usize) -> Result<u16> {
         client_memory::take(bytes)?;
+        self.take_buffers(bytes).inspect_err(|_| client_memory::give_back(bytes))
+    }
+
+    /// As [`ServedDisk::give_buffers_back`], for what [`ServedDisk::take_client_buffers`] returned.
+    pub(crate) fn give_client_buffers_back(&self, bytes: usize, number: u16) {
+        self.give_buffers_back(bytes, number);
+        client_memory::give_back(bytes);
+    }
+
+    /// Returns the number of a region of `bytes` for the buffers of a port.
+    ///
+    /// # Errors
+    /// Resource: there is no memory for it.
+    pub(crate) fn take_buffers(&self, bytes: usize) -> Result<u16> {
         let mut spare = self.spare_buffers.lock();
         if let Some(at) = spare.iter().position(|(size, _)| *size == bytes) {
             return Ok(spare.swap_remove(at).1);
         }
         drop(spare);
-        let made = Region::for_clients(bytes).and_then(|region| self.regions.add(Arc::new(region)));
-        made.inspect_err(|_| client_memory::give_back(bytes))
+        self.regions.add(Arc::new(Region::for_clients(bytes)?))
     }
 
     /// Returns a region of `bytes` for reuse; its pages go back to the system. No I/O to it may be in flight.
@@ -473,7 +495,6 @@ impl ServedDisk {
         let whole = self.regions.get(number).expect("a region that was taken is there");
         whole.discard(0, whole.len()).expect("all of it is inside");
         self.spare_buffers.lock().push((bytes, number));
-        client_memory::give_back(bytes);
     }
 
     /// Returns a waker for the IOThread with this number.

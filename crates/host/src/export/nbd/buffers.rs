@@ -43,7 +43,7 @@ pub(in crate::export) struct Buffers {
 impl Buffers {
     /// Makes the buffers of `slots` request slots.
     pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
-        let small = disk.take_buffers(slots * SMALL_BYTES)?;
+        let small = disk.take_client_buffers(slots * SMALL_BYTES)?;
         Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None })
     }
 
@@ -63,7 +63,7 @@ impl Buffers {
 
     fn take_large(&mut self, bytes: usize) -> Result<Option<Buffer>> {
         if self.large.is_none() {
-            let region = self.disk.take_buffers(LARGE_BYTES)?;
+            let region = self.disk.take_client_buffers(LARGE_BYTES)?;
             self.large = Some(Box::new(Large { region, used: [false; UNITS] }));
         }
         let Some(Large { region, used }) = self.large.as_deref_mut() else { return Ok(None) };
@@ -98,9 +98,9 @@ impl Buffers {
 
     /// Returns all memory to the disk. No I/O may be in flight.
     pub(in crate::export) fn return_all(&mut self) {
-        self.disk.give_buffers_back(self.slots * SMALL_BYTES, self.small);
+        self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small);
         if let Some(large) = self.large.take() {
-            self.disk.give_buffers_back(LARGE_BYTES, large.region);
+            self.disk.give_client_buffers_back(LARGE_BYTES, large.region);
         }
     }
 }

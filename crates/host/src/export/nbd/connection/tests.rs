@@ -44,7 +44,7 @@ fn the_socket_goes_before_its_guard_also_without_memory() {
     };
     assert_eq!(connect(), (true, Some(false)));
     // The buffers of the previous connection are free now.
-    let _taken = disk.take_buffers(SLOTS * super::super::buffers::SMALL_BYTES).unwrap();
+    let _taken = disk.take_client_buffers(SLOTS * super::super::buffers::SMALL_BYTES).unwrap();
     while regions.add(Arc::new(Region::new(4096, false).unwrap())).is_ok() {}
     assert_eq!(connect(), (false, Some(false)));
 }
