@@ -11,7 +11,7 @@
 
 use super::locks::{BlockLocks, Wake, Writes};
 use super::partial::{ByteIo, Partial, Step, inner};
-use super::{Below, Memory, NoBuffer};
+use super::{BUFFER_BYTES, Below, Memory, NoBuffer};
 use crate::bio::{Bio, DataRef, Op, OpFlags};
 use crate::lock::Lock;
 use crate::status::BlkStatus;
@@ -305,15 +305,21 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         let mut p = self.partials[index as usize].take().expect("it goes on");
         loop {
             match p.step {
-                Step::Next => match p.choose(block) {
-                    None => return self.finish(memory, index, p),
-                    Some(Step::Pass) => {
-                        p.step = Step::Pass;
-                        let bio = p.io.bio(p.cover(block), DataRef::NONE);
-                        return self.issue(below, index, p, [bio], now);
+                Step::Next => {
+                    let step = p.choose(block);
+                    if step != Some(Step::Buffer) {
+                        self.give_back(memory, &mut p);
                     }
-                    Some(step) => p.step = step,
-                },
+                    match step {
+                        None => return self.finish(index, p),
+                        Some(Step::Pass) => {
+                            p.step = Step::Pass;
+                            let bio = p.io.bio(p.cover(block), DataRef::NONE);
+                            return self.issue(below, index, p, [bio], now);
+                        }
+                        Some(step) => p.step = step,
+                    }
+                }
                 Step::Buffer => {
                     if p.buffer.is_none() {
                         match memory.take() {
@@ -321,7 +327,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
                             Err(NoBuffer::Busy) => return self.wait(index, p),
                             Err(NoBuffer::NoMemory) => {
                                 p.status = BlkStatus::Resource;
-                                return self.finish(memory, index, p);
+                                return self.finish(index, p);
                             }
                         }
                     }
@@ -388,6 +394,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     /// Writes the blocks of a piece, whose first and last block are in its buffer.
     fn store(&mut self, below: &mut impl Below, memory: &mut impl Memory, index: u32, mut p: Partial, now: Instant) {
         let (cover, (_, buffer)) = (p.cover(self.block), p.buffer.expect("its blocks were read to somewhere"));
+        assert!(cover.end - cover.start <= BUFFER_BYTES, "a piece is longer than its buffer");
         let to = buffer.advance(p.io.offset - cover.start);
         p.step = Step::Store;
         if p.io.op == Op::Write && !memory.copy(p.io.data, to, p.piece) {
@@ -418,11 +425,15 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         p.advance();
     }
 
-    fn finish(&mut self, memory: &mut impl Memory, index: u32, p: Partial) {
-        if let Some((buffer, _)) = p.buffer {
+    /// Gives the buffer of an I/O back, whose next step needs none.
+    fn give_back(&mut self, memory: &mut impl Memory, p: &mut Partial) {
+        if let Some((buffer, _)) = p.buffer.take() {
             memory.give_back(buffer);
             self.has_buffer = true;
         }
+    }
+
+    fn finish(&mut self, index: u32, p: Partial) {
         self.free.push(index);
         self.ended.push(Done { user_data: p.io.user_data, op: p.io.op, status: p.status });
     }

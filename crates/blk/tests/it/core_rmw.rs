@@ -27,8 +27,8 @@ const THREADS: usize = 3;
 const BUFFER: u64 = BUFFER_BYTES / 512;
 /// Buffers of a thread. Two, so that I/O waits for them.
 const BUFFERS: u64 = 2;
-/// Sectors of the longest I/O. Longer than a buffer: it takes several steps.
-const LONGEST: u64 = BUFFER + 100;
+/// Sectors of the longest I/O. Longer than two buffers: it takes several steps.
+const LONGEST: u64 = 2 * BUFFER + 200;
 /// I/Os of a thread in flight.
 const DEPTH: u64 = 8;
 
@@ -203,7 +203,7 @@ struct Run {
 }
 
 /// Sectors of the disk, few enough that neighbours meet.
-const CAPACITY: u64 = BUFFER + 256;
+const CAPACITY: u64 = 2 * BUFFER + 512;
 
 impl Run {
     fn new(seed: u64, block: u32, overlaps: bool) -> Run {

@@ -104,7 +104,7 @@ impl Request {
             }
         };
         flags_over(&mut plan, args)?;
-        handed_over(&mut plan, args.control.as_deref())?;
+        handed_over(&mut plan, args)?;
         let done = plan.check(&host).and_then(then).map_err(|e| origin.locate(&e))?;
         Ok((done, warnings))
     }
@@ -220,8 +220,13 @@ fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Makes each export listen at the handed-over socket of its name, if there is one. A socket without a name goes to the first NBD server
-/// that has none, because a client may wait at it already. `control` is the path of the control socket.
-fn handed_over(plan: &mut ServePlan, control: Option<&Path>) -> Result<(), Failure> {
+/// that has none, because a client may wait at it already.
+fn handed_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
+    let is_own = |at: &At| {
+        args.control.as_deref().is_some_and(|path| host::handed::is_at(at, path))
+            || args.metrics.as_ref().is_some_and(|metrics| metrics.is_at(at))
+    };
+
     let (unnamed, named): (Vec<_>, Vec<_>) =
         host::handed::all().iter().partition(|s| NO_NAMES.contains(&s.name.as_str()));
     for socket in named {
@@ -230,7 +235,7 @@ fn handed_over(plan: &mut ServePlan, control: Option<&Path>) -> Result<(), Failu
         }
     }
     for Socket { at, .. } in unnamed {
-        if plan.exports.iter().any(|e| e.kind.is_at(at)) || control.is_some_and(|c| host::handed::is_at(at, c)) {
+        if plan.exports.iter().any(|e| e.kind.is_at(at)) || is_own(at) {
             continue;
         }
         let index = without_socket(plan).ok_or_else(|| {

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: no client gets buffers beyond the limit; it is refused them, and others are served. What a client had is free again when it
 //! has left. Counts what buffers may grow to (an NBD client: 8 MiB, and 32 MiB more for requests over 64 KiB), not what they use now.
-//! Does not count: memory of guests, and what a disk's queues need.
+//! ublk devices count as clients. Does not count: memory of guests, and the buffers of IOThreads for guests' odd requests.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::fs;

@@ -60,7 +60,7 @@ pub struct ServedDisk {
     holds_on_enospc: AtomicBool,
     /// A failed flush has been logged.
     is_flush_logged: AtomicBool,
-    /// Sizes and numbers of unused buffer regions, for reuse: a region that drivers have registered is not removed.
+    /// Sizes and numbers of unused buffer regions, for reuse; their pages went back to the system.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
     /// Set by [`ServedDisk::keep`].
     kept: OnceLock<DiskResources>,

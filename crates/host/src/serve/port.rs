@@ -113,15 +113,20 @@ impl Port {
         self.entry.submit_bytes(&mut self.sub, &mut self.blocks, io, now);
     }
 
-    /// Returns a free buffer of [`BUFFER_BYTES`] and its number, if there is one.
-    pub fn take_buffer(&mut self) -> Option<(u32, DataRef)> {
-        if self.buffers.is_none() {
-            let number = self.disk.take_buffers(BUFFER_BYTES * BUFFERS as usize).ok()?;
-            self.buffers = Some((number, (0..BUFFERS).collect()));
-        }
-        let (number, free) = self.buffers.as_mut()?;
-        let buffer = free.pop()?;
-        Some((buffer, DataRef::new(*number, u64::from(buffer) * BUFFER_BYTES as u64)))
+    /// Returns a free buffer of [`BUFFER_BYTES`] and its number; `None` if all are in use, so that one will come back.
+    ///
+    /// # Errors
+    /// Resource: there is no memory for any.
+    pub fn take_buffer(&mut self) -> Result<Option<(u32, DataRef)>> {
+        let (number, free) = match &mut self.buffers {
+            Some(buffers) => buffers,
+            none => {
+                let number = self.disk.take_buffers(BUFFER_BYTES * BUFFERS as usize)?;
+                none.insert((number, (0..BUFFERS).collect()))
+            }
+        };
+        let data = |buffer| DataRef::new(*number, u64::from(buffer) * BUFFER_BYTES as u64);
+        Ok(free.pop().map(|buffer| (buffer, data(buffer))))
     }
 
     /// Returns a buffer. No I/O to it may be in flight.

@@ -36,6 +36,16 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen(pub At);
 
+impl Listen {
+    /// Whether this is the place of a handed-over socket.
+    pub fn is_at(&self, at: &At) -> bool {
+        match &self.0 {
+            At::Tcp(_) => self.0 == *at,
+            At::Unix(path) => handed::is_at(at, path),
+        }
+    }
+}
+
 impl FromStr for Listen {
     type Err = String;
 

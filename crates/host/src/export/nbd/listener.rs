@@ -3,8 +3,8 @@
 //! the IOThreads round robin.
 //!
 //! Guarantees: a Unix socket that a daemon serves is not replaced; a stale one is. The socket is removed with the server. There are at
-//! most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most 256 clients; others wait in
-//! the socket's backlog or are dropped. When the server is dropped, its clients are dropped, too, and none of their requests is in flight
+//! most 32 handshakes at a time, each of at most 10 s ([`super::places`]), and at most `max_connections` clients; others are refused.
+//! When the server is dropped, its clients are dropped, too, and none of their requests is in flight
 //! afterwards.
 //!
 //! Under TLS a client gets the certificates that are loaded when it connects.
@@ -499,6 +499,7 @@ impl Shared {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
+        place.keep();
         let Greeted { negotiated, rest, tls, admitted: (connected, NbdDisk { disk, iothreads, .. }) } = greeted;
         let made = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk);
         if let Err(e) = &made {
@@ -511,7 +512,7 @@ impl Shared {
         }
     }
 
-    /// Registers a client of the export `asked`. Returns the registration and the disk; `None` if the client must be dropped.
+    /// Registers a client of the export `asked`. Returns the registration and the disk; `None` if the client is refused.
     fn connected(&self, socket: &Arc<OwnedFd>, asked: &Export, client: &str) -> Option<(Connected, NbdDisk)> {
         let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);

@@ -2,8 +2,8 @@
 //! Places for handshakes: how many clients may negotiate at once, and which of them has to leave when there are more.
 //!
 //! Guarantees: a new client gets a place without waiting for the time limit of others. When all places are taken, the peer that has most of
-//! them loses one: that of the client that came first and has sent nothing, or else that came first. So silent clients keep neither other
-//! peers nor other clients of their own peer away. A peer is a user of this machine or an address (for IPv6 a network of 64 bits).
+//! them loses the place of its oldest silent client, or of its oldest client if all have sent something. So silent clients keep neither
+//! other peers nor other clients of their own peer away. A peer is a user of this machine or an address (for IPv6 a network of 64 bits).
 
 use parking_lot::{Condvar, Mutex};
 use rustix::net::Shutdown;
@@ -49,6 +49,8 @@ struct Taken {
     has_spoken: Arc<AtomicBool>,
     /// It was told to leave.
     leaves: bool,
+    /// It was admitted to its export, so it may not be told to leave.
+    is_admitted: bool,
 }
 
 #[derive(Default)]
@@ -75,6 +77,14 @@ pub(super) struct Place {
     pub(super) has_spoken: Arc<AtomicBool>,
 }
 
+impl Place {
+    /// Keeps the client: its handshake is over.
+    pub(super) fn keep(&self) {
+        let mut state = self.places.state.lock();
+        state.taken.iter_mut().filter(|t| t.number == self.number).for_each(|t| t.is_admitted = true);
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.places.state.lock().taken.retain(|t| t.number != self.number);
@@ -88,7 +98,7 @@ impl Places {
         let peer = Peer::of(&**socket);
         let mut state = self.state.lock();
         while state.taken.len() >= MAX_HANDSHAKES && !state.stopped {
-            if state.taken.iter().all(|t| !t.leaves) {
+            if !state.taken.iter().any(|t| t.leaves) {
                 state.evict();
             }
             self.changed.wait(&mut state);
@@ -100,7 +110,14 @@ impl Places {
         state.next_number += 1;
         let has_spoken = Arc::<AtomicBool>::default();
         let socket = Arc::downgrade(socket);
-        state.taken.push(Taken { number, peer, socket, has_spoken: Arc::clone(&has_spoken), leaves: false });
+        state.taken.push(Taken {
+            number,
+            peer,
+            socket,
+            has_spoken: Arc::clone(&has_spoken),
+            leaves: false,
+            is_admitted: false,
+        });
         Some(Place { places: Arc::clone(self), number, has_spoken })
     }
 
@@ -123,8 +140,9 @@ impl PlacesState {
     /// Ends the connection of the client that has to leave; its thread gives the place back.
     fn evict(&mut self) {
         // Relaxed: a client that speaks at this moment may be counted either way.
-        let all: Vec<_> = self.taken.iter().map(|t| (t.peer, t.has_spoken.load(Ordering::Relaxed))).collect();
-        let Some(taken) = victim(&all).and_then(|at| self.taken.get_mut(at)) else { return };
+        let mut may_leave: Vec<_> = self.taken.iter_mut().filter(|t| !t.is_admitted).collect();
+        let all: Vec<_> = may_leave.iter().map(|t| (t.peer, t.has_spoken.load(Ordering::Relaxed))).collect();
+        let Some(taken) = victim(&all).and_then(|at| may_leave.get_mut(at)) else { return };
         taken.leaves = true;
         if let Some(socket) = taken.socket.upgrade() {
             let _ = rustix::net::shutdown(&*socket, Shutdown::Both);

@@ -342,7 +342,17 @@ impl VirtQueue {
     fn serve_stalled(&mut self, id: SourceId, port: &mut Port, now: Instant) -> usize {
         let mut took = 0;
         while let Some(slot) = self.stalled.front().copied() {
-            let Some((buffer, data)) = port.take_buffer() else { break };
+            let (buffer, data) = match port.take_buffer() {
+                Ok(Some(taken)) => taken,
+                Ok(None) => break,
+                Err(e) => {
+                    log::warn!(export = self.export(), virtqueue = self.index; "a request fails: {e}");
+                    self.stalled.pop_front();
+                    self.bio_ended(slot, BlkStatus::IoErr, port);
+                    took += 1;
+                    continue;
+                }
+            };
             self.stalled.pop_front();
             let bounced = self.slots[usize::from(slot)].bounced.as_mut().expect("a stalled request is bounced");
             bounced.buffer = Some((buffer, data));
