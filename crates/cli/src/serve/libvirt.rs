@@ -58,12 +58,14 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
     for (disk, others) in all.iter().zip(Others::of_disks(text)) {
         let dev = disk.target.as_ref().and_then(|t| t.dev.as_deref()).unwrap_or("?");
         let of = format!("disk '{}'", shown(dev));
-        match others.keeps_out().map_or_else(|| image(disk), Err) {
+        let found = others.keeps_out().map_or_else(|| image(disk), Err);
+        match found.and_then(|path| Ok((path, geometry(disk)?))) {
             Err(why) => made.warnings.push(format!("{of} is left out: {why}")),
-            Ok(path) => {
+            Ok((path, geometry)) => {
                 let name = names.0.take(dev);
                 made.warnings.extend(others.warnings(&of));
                 let plan = disk_plan(disk, &name, path, &of, &mut made.warnings)?;
+                let plan = DiskPlan { geometry, ..plan };
                 let export = names.1.take(&format!("{domain_name}.{name}.vhost"));
                 let queues = num_queues(&domain, disk).map_err(|e| format!("{of}: {e}"))?;
                 let kind = ExportKind::VhostUserBlk(VhostUserPlan {
@@ -225,13 +227,11 @@ fn disk_plan(disk: &Disk, name: &str, path: String, of: &str, warnings: &mut Vec
         warnings.push(format!("{of}: <shareable/> has no effect: its image is locked against other writers"));
     }
     let settings = disk.iotune.as_ref().map(|t| limits(t, of, warnings)).unwrap_or_default();
-    let geometry = disk.blockio.as_ref().map(|b| geometry(b, of)).transpose()?.unwrap_or_default();
     // The source is a path, even if it looks like another kind of target.
     Ok(DiskPlan {
         settings,
         read_only: disk.readonly.is_some(),
         serial: disk.serial.as_deref().map(|serial| serial_of(serial, of, warnings)),
-        geometry,
         // Other types are left out.
         is_raw: true,
         direct,
@@ -316,16 +316,19 @@ fn mapping(driver: &Driver, ids: &[u64]) -> Result<Mapping, String> {
 }
 
 /// Returns the block sizes of `<blockio>`. A value that cannot be meant is an error, because the guest's data depends on it.
-fn geometry(blockio: &BlockIo, of: &str) -> Result<Geometry, String> {
+fn geometry(disk: &Disk) -> Result<Geometry, String> {
+    let Some(BlockIo { logical_block_size, physical_block_size }) = &disk.blockio else {
+        return Ok(Geometry::default());
+    };
     let size = |name: &str, text: &Option<String>| match text.as_deref().map(str::trim) {
         None | Some("0") => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| format!("{of}: {name}='{}': must be a number", shown(text))),
+        Some(text) => text.parse().map(Some).map_err(|_| format!("{name}='{}': must be a number", shown(text))),
     };
     let geometry = Geometry {
-        logical: size("logical_block_size", &blockio.logical_block_size)?,
-        physical: size("physical_block_size", &blockio.physical_block_size)?,
+        logical: size("logical_block_size", logical_block_size)?,
+        physical: size("physical_block_size", physical_block_size)?,
     };
-    geometry.check().map(|()| geometry).map_err(|(_, text)| format!("{of}: {text}"))
+    geometry.check().map(|()| geometry).map_err(|(_, text)| text)
 }
 
 #[cfg(test)]
