@@ -3,7 +3,7 @@
 //! the IOThreads round robin.
 //!
 //! Guarantees: a Unix socket that a daemon serves is not replaced; a stale one is. The socket is removed with the server. There are at
-//! most 32 handshakes at a time, each of at most 10 s ([`super::places`]), and at most `max_connections` clients; others are refused.
+//! most 32 handshakes at a time, each of at most 10 s (`places`), and at most `max_connections` clients; others are refused.
 //! When the server is dropped, its clients are dropped, too, and none of their requests is in flight
 //! afterwards.
 //!
