@@ -82,7 +82,7 @@ fn clients_see_the_blocks_that_an_image_was_made_for() {
     image.set_len(IMAGE_BYTES + 512).unwrap();
     for size in [&[][..], &["8389120"]] {
         let resize = [&["ctl", "--control", "ctl.sock", "resize", "d"], size].concat();
-        fs.dir.mqblk(&resize).exits(2).says(&["is not whole blocks of 4096, which clients see"]);
+        fs.dir.mqblk(&resize).exits(2).says(&["must be a multiple of the disk's block, 4096 (logical_block_size)"]);
     }
     end(daemon);
     fs.dir.mqblk(&["serve", "c.toml"]).exits(2).says(&["the disk has 8389120 bytes, 512 more than whole blocks"]);

@@ -381,7 +381,7 @@ impl ServedDisk {
         let whole = |bytes: u64| match bytes.is_multiple_of(block) {
             true => Ok(()),
             false => Err(Error::usage(format!(
-                "size={bytes}: is not whole blocks of {block}, which clients see (logical_block_size): the disk keeps its size"
+                "size={bytes}: must be a multiple of the disk's block, {block} (logical_block_size); the disk keeps its size"
             ))),
         };
         bytes.map_or(Ok(()), whole)?;
