@@ -39,11 +39,9 @@ pub struct Entry<L: Lock, W: Wake> {
     backlog: VecDeque<Bio>,
     /// Bios that write to locked blocks.
     locked_out: VecDeque<Bio>,
-    /// Number of writes inside that `writes` knows, including those that are only counted.
-    recorded: usize,
-    /// Number of all writes inside, without those of `partials`.
+    /// Number of writes inside, without those of `partials`.
     inside: usize,
-    /// Whether writes ask before they enter.
+    /// Whether writes ask before they enter; then `writes` knows all that are inside.
     asks: bool,
     partials: Vec<Option<Partial>>,
     free: Vec<u32>,
@@ -72,7 +70,6 @@ impl<L: Lock, W: Wake> Entry<L, W> {
             block: block.into(),
             backlog: VecDeque::new(),
             locked_out: VecDeque::new(),
-            recorded: 0,
             inside: 0,
             asks,
             partials: Vec::new(),
@@ -196,7 +193,6 @@ impl<L: Lock, W: Wake> Entry<L, W> {
             self.locks.leave(&self.writes, bio.user_data);
             return Entered::Full;
         }
-        self.recorded += 1;
         self.inside += 1;
         Entered::Yes
     }
@@ -213,14 +209,12 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         }
     }
 
-    /// Begins to ask, and counts the writes inside that have not asked. A freeze of the disk could not replace the counting: it
+    /// Begins to ask, and counts the writes inside, none of which has asked. A freeze of the disk could not replace the counting: it
     /// waits only for requests, and some of these bios may not be requests yet.
     #[cold]
     fn follow(&mut self) {
         self.asks = true;
-        let unknown = self.inside - self.recorded;
-        self.recorded += unknown;
-        self.locks.follow(&self.writes, unknown);
+        self.locks.follow(&self.writes, self.inside);
     }
 
     #[cold]
@@ -274,7 +268,8 @@ impl<L: Lock, W: Wake> Entry<L, W> {
             let d = done[at];
             if d.op.is_write() && !(is_own(d.user_data) && d.op.has_data()) {
                 self.inside -= 1;
-                self.recorded -= usize::from(self.recorded > 0 && self.locks.leave(&self.writes, d.user_data));
+                let is_known = !self.asks || self.locks.leave(&self.writes, d.user_data);
+                assert!(is_known, "a write ended that was not recorded");
             }
             if is_own(d.user_data) {
                 self.bio_ended(d.user_data as u32, d.status);
