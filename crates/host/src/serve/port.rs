@@ -6,9 +6,9 @@
 //! blocks is exact: it changes no other byte.
 //! Needs from callers: they take no request from a client while there is no room ([`Port::has_capacity`]).
 
-use super::block_buffers::BlockBuffers;
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
+use super::port_buffers::{BlockBuffers, PortBuffers};
 use crate::disk::IoPath;
 use crate::error::Result;
 use blk::bio::{Bio, DataRef};
@@ -22,8 +22,6 @@ use std::sync::Arc;
 
 /// Bytes of a buffer.
 pub const BUFFER_BYTES: usize = 4 << 20;
-/// Number of buffers of a port; each uses memory only after it was first written.
-const BUFFERS: u32 = 16;
 
 /// Number of a source of an IOThread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +55,7 @@ pub struct Port {
     disk: Arc<ServedDisk>,
     /// The IOThread's number.
     thread: u16,
-    buffers: Option<(u16, Vec<u32>)>,
+    buffers: PortBuffers<BUFFER_BYTES>,
     /// Hardware queues where completions appear, with the number of their member.
     hctxs: Vec<(usize, HctxId)>,
     generation: u64,
@@ -77,7 +75,7 @@ impl Port {
             generation: sub.state_generation(),
             hctxs: sub.hctxs(),
             sub,
-            buffers: None,
+            buffers: PortBuffers::new(disk),
             starts: Starts::default(),
             users: 0,
         })
@@ -118,22 +116,12 @@ impl Port {
     /// # Errors
     /// Resource: there is no memory for any.
     pub fn take_buffer(&mut self) -> Result<Option<(u32, DataRef)>> {
-        let (number, free) = match &mut self.buffers {
-            Some(buffers) => buffers,
-            none => {
-                let number = self.disk.take_buffers(BUFFER_BYTES * BUFFERS as usize)?;
-                none.insert((number, (0..BUFFERS).collect()))
-            }
-        };
-        let data = |buffer| DataRef::new(*number, u64::from(buffer) * BUFFER_BYTES as u64);
-        Ok(free.pop().map(|buffer| (buffer, data(buffer))))
+        self.buffers.take()
     }
 
     /// Returns a buffer. No I/O to it may be in flight.
     pub fn give_buffer_back(&mut self, buffer: u32) {
-        let (_, free) = self.buffers.as_mut().expect("a buffer came from there");
-        assert!(buffer < BUFFERS && !free.contains(&buffer), "buffer {buffer} given back twice");
-        free.push(buffer);
+        self.buffers.give_back(buffer);
     }
 
     /// Begins a round, in which bios are gathered into batches.
@@ -195,15 +183,5 @@ impl Port {
         let due = self.hctxs.iter().filter_map(|(member, h)| members[*member].driver.next_due(*h));
         let timers = members.iter().filter_map(|m| m.queue.next_timer());
         timers.chain(due).min().map(|t| t.since(now))
-    }
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        if let Some((number, free)) = &self.buffers
-            && free.len() == BUFFERS as usize
-        {
-            self.disk.give_buffers_back(BUFFER_BYTES * BUFFERS as usize, *number);
-        }
     }
 }
