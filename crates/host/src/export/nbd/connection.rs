@@ -296,24 +296,12 @@ impl Connection {
         port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
     }
 
+    /// Submits an I/O of the request in a slot; its user data is set here.
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "an I/O, and where it belongs")]
-    fn submit_bytes(
-        &mut self,
-        op: Op,
-        flags: OpFlags,
-        offset: u64,
-        bytes: u64,
-        data: DataRef,
-        slot: u16,
-        id: SourceId,
-        port: &mut Port,
-        now: Instant,
-    ) {
+    fn submit_bytes(&mut self, io: ByteIo, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
         self.slots[usize::from(slot)].holds += 1;
         self.bios += 1;
-        let user_data = id.tagged(u32::from(slot));
-        port.submit_bytes(ByteIo { op, flags, offset, bytes, data, user_data, exclusive: false }, now);
+        port.submit_bytes(ByteIo { user_data: id.tagged(u32::from(slot)), ..io }, now);
     }
 
     /// Gives a read or write its buffer and begins it. A write begins when its data has arrived.
@@ -358,8 +346,8 @@ impl Connection {
         };
         let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
         // The block layer splits it to fit the disk's limits.
-        let (offset, bytes, data) = (request.offset, request.length, buffer.data);
-        self.submit_bytes(op, flags, offset, bytes, data, slot, id, port, now);
+        let io = ByteIo { flags, ..ByteIo::new(op, request.offset, request.length, buffer.data) };
+        self.submit_bytes(io, slot, id, port, now);
         self.release(slot);
     }
 
@@ -386,7 +374,8 @@ impl Connection {
             Command::Trim => (Op::Discard, OpFlags::NONE),
             _ => (Op::WriteZeroes, zero_flags(&request, self.unmap)),
         };
-        self.submit_bytes(op, flags, from, bytes, DataRef::NONE, slot, id, port, now);
+        let io = ByteIo { flags, ..ByteIo::new(op, from, bytes, DataRef::NONE) };
+        self.submit_bytes(io, slot, id, port, now);
     }
 
     /// Handles completion of a bio of the request in `slot`.

@@ -73,27 +73,27 @@ impl<'a> Line<'a> {
             let mut input = BytesIn::new(&received);
             loop {
                 let step = handshake.feed(&mut input, &mut out);
-                if let Step::Transmission(negotiated) = step {
-                    if let Some(admitted) = admit(&negotiated.export) {
-                        self.send(&out)?;
-                        return Some(Greeted { negotiated, rest: input.rest().to_vec(), tls: self.tls, admitted });
+                let mut admitted = None;
+                if let Step::Transmission(negotiated) = &step {
+                    admitted = admit(&negotiated.export);
+                    if admitted.is_none() {
+                        handshake.refuse_entry(&mut out)?;
                     }
-                    handshake.refuse_entry(&mut out)?;
-                    self.send(&out)?;
-                    out.clear();
-                    continue;
                 }
                 self.send(&out)?;
                 out.clear();
-                match step {
-                    Step::NeedMore => break,
-                    Step::Replied | Step::Transmission(_) => {}
-                    Step::StartTls => {
+                match (step, admitted) {
+                    (Step::Transmission(negotiated), Some(admitted)) => {
+                        return Some(Greeted { negotiated, rest: input.rest().to_vec(), tls: self.tls, admitted });
+                    }
+                    (Step::NeedMore, _) => break,
+                    (Step::Replied | Step::Transmission(_), _) => {}
+                    (Step::StartTls, _) => {
                         self.start_tls(tls?, input.rest())?;
                         handshake.tls_started();
                         break;
                     }
-                    Step::Close(_) => {
+                    (Step::Close(_), _) => {
                         self.close();
                         return None;
                     }
