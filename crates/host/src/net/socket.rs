@@ -17,6 +17,7 @@ use rustix::time::Timespec;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroI32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -231,16 +232,34 @@ impl Stop {
     }
 }
 
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// An address.
+    Address(SocketAddr),
+    /// A process of this machine, and its user.
+    Process(NonZeroI32, u32),
+    Unknown,
+}
+
+impl Peer {
+    pub(crate) fn of(socket: impl AsFd) -> Peer {
+        if let Ok(address) = rustix::net::getpeername(&socket)
+            && let Some(Ok(address)) = address.map(SocketAddr::try_from)
+        {
+            return Peer::Address(address);
+        }
+        rustix::net::sockopt::socket_peercred(&socket)
+            .map_or(Peer::Unknown, |process| Peer::Process(process.pid.as_raw_nonzero(), process.uid.as_raw()))
+    }
+}
+
 /// Returns the peer's name for messages: a process of this machine, or an address.
 pub(crate) fn peer(socket: impl AsFd) -> String {
-    if let Ok(address) = rustix::net::getpeername(&socket)
-        && let Some(Ok(address)) = address.map(SocketAddr::try_from)
-    {
-        return address.to_string();
-    }
-    match rustix::net::sockopt::socket_peercred(&socket) {
-        Ok(process) => format!("pid {} uid {}", process.pid.as_raw_nonzero(), process.uid.as_raw()),
-        Err(_) => "unknown".to_owned(),
+    match Peer::of(socket) {
+        Peer::Address(address) => address.to_string(),
+        Peer::Process(pid, uid) => format!("pid {pid} uid {uid}"),
+        Peer::Unknown => "unknown".to_owned(),
     }
 }
 

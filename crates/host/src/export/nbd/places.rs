@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Places for handshakes: how many clients may negotiate at once, and which of them has to leave when there are more.
 //!
-//! Guarantees: a new client gets a place without waiting for the time limit of others. When all places are taken, the peer that has most of
+//! Guarantees: a new client gets a place without waiting for the time limit of others. When all places are taken, the owner that has most of
 //! them loses the place of its oldest silent client, or of its oldest client if all have sent something. So silent clients keep neither
-//! other peers nor other clients of their own peer away. A peer is a user of this machine or an address (for IPv6 a network of 64 bits).
+//! other owners nor other clients of their own owner away. An owner is a user of this machine or an address (for IPv6 a network of 64 bits).
 
+use crate::net::socket::Peer;
 use parking_lot::{Condvar, Mutex};
 use rustix::net::Shutdown;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Maximum number of handshakes at the same time.
 const MAX_HANDSHAKES: usize = 32;
 
-/// The owner of a client.
+/// The owner of a client: one owner's clients count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
+enum Owner {
     User(u32),
     Address(IpAddr),
     Unknown,
 }
 
-impl Peer {
-    fn of(socket: impl AsFd) -> Peer {
-        if let Ok(Some(address)) = rustix::net::getpeername(&socket)
-            && let Ok(address) = SocketAddr::try_from(address)
-        {
-            return Peer::of_address(address.ip());
+impl Owner {
+    fn of(peer: Peer) -> Owner {
+        match peer {
+            Peer::Address(address) => Owner::of_address(address.ip()),
+            Peer::Process(_, uid) => Owner::User(uid),
+            Peer::Unknown => Owner::Unknown,
         }
-        rustix::net::sockopt::socket_peercred(&socket).map_or(Peer::Unknown, |process| Peer::User(process.uid.as_raw()))
     }
 
-    fn of_address(ip: IpAddr) -> Peer {
-        Peer::Address(match ip.to_canonical() {
+    fn of_address(ip: IpAddr) -> Owner {
+        Owner::Address(match ip.to_canonical() {
             IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
             v4 => v4,
         })
@@ -44,7 +44,7 @@ impl Peer {
 /// A handshake that goes on.
 struct Taken {
     number: u64,
-    peer: Peer,
+    owner: Owner,
     socket: Weak<OwnedFd>,
     has_spoken: Arc<AtomicBool>,
     /// It was told to leave.
@@ -95,7 +95,7 @@ impl Drop for Place {
 impl Places {
     /// Returns a place for the client; another may have to leave for it. `None`: the server stops.
     pub(super) fn take(self: &Arc<Places>, socket: &Arc<OwnedFd>) -> Option<Place> {
-        let peer = Peer::of(&**socket);
+        let owner = Owner::of(Peer::of(&**socket));
         let mut state = self.state.lock();
         while state.taken.len() >= MAX_HANDSHAKES && !state.stopped {
             if !state.taken.iter().any(|t| t.leaves) {
@@ -112,7 +112,7 @@ impl Places {
         let socket = Arc::downgrade(socket);
         state.taken.push(Taken {
             number,
-            peer,
+            owner,
             socket,
             has_spoken: Arc::clone(&has_spoken),
             leaves: false,
@@ -141,7 +141,7 @@ impl PlacesState {
     fn evict(&mut self) {
         // Relaxed: a client that speaks at this moment may be counted either way.
         let mut may_leave: Vec<_> = self.taken.iter_mut().filter(|t| !t.is_admitted).collect();
-        let all: Vec<_> = may_leave.iter().map(|t| (t.peer, t.has_spoken.load(Ordering::Relaxed))).collect();
+        let all: Vec<_> = may_leave.iter().map(|t| (t.owner, t.has_spoken.load(Ordering::Relaxed))).collect();
         let Some(taken) = victim(&all).and_then(|at| may_leave.get_mut(at)) else { return };
         taken.leaves = true;
         if let Some(socket) = taken.socket.upgrade() {
@@ -151,10 +151,10 @@ impl PlacesState {
 }
 
 /// Returns which client has to leave, of these: whose it is, and whether it has spoken, oldest first.
-fn victim(all: &[(Peer, bool)]) -> Option<usize> {
-    let of = |peer: &Peer| all.iter().filter(|(other, _)| other == peer).count();
-    let most = all.iter().map(|(peer, _)| of(peer)).max()?;
-    let mut theirs = all.iter().enumerate().filter(|(_, (peer, _))| of(peer) == most);
+fn victim(all: &[(Owner, bool)]) -> Option<usize> {
+    let of = |owner: &Owner| all.iter().filter(|(other, _)| other == owner).count();
+    let most = all.iter().map(|(owner, _)| of(owner)).max()?;
+    let mut theirs = all.iter().enumerate().filter(|(_, (owner, _))| of(owner) == most);
     let first = theirs.clone().next().map(|(at, _)| at);
     theirs.find(|(_, (_, has_spoken))| !has_spoken).map(|(at, _)| at).or(first)
 }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_peer_with_most_places_loses_its_oldest_silent_client() {
-        let (a, b, c) = (Peer::User(1), Peer::User(2), Peer::Unknown);
+        let (a, b, c) = (Owner::User(1), Owner::User(2), Owner::Unknown);
         for (all, expected) in [
             (&[(a, true), (b, false), (b, true), (b, false)][..], 1),
             (&[(a, false), (b, true), (b, true)], 1),
@@ -180,13 +180,13 @@ mod tests {
 
     #[test]
     fn a_peer_is_a_user_an_address_or_a_network() {
-        let of = |ip: &str| Peer::of_address(ip.parse().unwrap());
+        let of = |ip: &str| Owner::of_address(ip.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
         assert_ne!(of("10.0.0.2"), of("10.0.0.1"));
         let (socket, _other) = UnixStream::pair().unwrap();
-        assert!(matches!(Peer::of(&socket), Peer::User(_)));
+        assert!(matches!(Owner::of(Peer::of(&socket)), Owner::User(_)));
     }
 
     /// Clients that never say anything take all places; each new one gets a place at once.
