@@ -454,6 +454,11 @@ fn study(name: &str) -> Result<Study, String> {
     })
 }
 
+/// A number of bytes.
+pub fn size(text: &str) -> Result<u64, String> {
+    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be bytes, or with a unit such as 20G"))
+}
+
 /// `KEY=VALUE`.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

@@ -3,7 +3,7 @@
 
 use super::log::{Format, Least};
 use super::metrics::Listen;
-use crate::args::key_value;
+use crate::args::{key_value, size};
 use crate::completion;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ pub struct ServeArgs {
     #[arg(help_heading = DAEMON, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
     /// Memory for the buffers of all clients together; guests' own memory does not count [default: half of the cgroup's, or of the machine's]
-    #[arg(help_heading = DAEMON, long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(help_heading = DAEMON, long, value_name = "SIZE", value_parser = size)]
     pub max_client_memory: Option<u64>,
     /// Format of the log on standard error
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
@@ -93,10 +93,6 @@ pub struct ServeArgs {
     /// Print the plan as JSON
     #[arg(help_heading = DAEMON, long)]
     pub json: bool,
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be bytes, or with a unit such as 2G"))
 }
 
 fn interval(text: &str) -> Result<f64, String> {

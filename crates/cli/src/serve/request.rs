@@ -226,7 +226,6 @@ fn handed_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
         args.control.as_deref().is_some_and(|path| host::handed::is_at(at, path))
             || args.metrics.as_ref().is_some_and(|metrics| metrics.is_at(at))
     };
-
     let (unnamed, named): (Vec<_>, Vec<_>) =
         host::handed::all().iter().partition(|s| NO_NAMES.contains(&s.name.as_str()));
     for socket in named {

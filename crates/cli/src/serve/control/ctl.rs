@@ -3,7 +3,7 @@
 
 use super::client::{ask, find};
 use super::message::{Answer, Mapped, Question};
-use crate::args::key_value;
+use crate::args::{key_value, size};
 use crate::completion;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
@@ -123,10 +123,6 @@ fn mapped(text: &str) -> Result<Mapped, String> {
     let virtqueues: Result<Vec<u16>, _> = numbers.into_iter().map(u16::try_from).collect();
     let virtqueues = virtqueues.map_err(|_| format!("'{list}': virtqueues are numbered 0..=65535"))?;
     Ok(Mapped { name: name.to_owned(), virtqueues: Some(virtqueues) })
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be bytes, or with a unit such as 20G"))
 }
 
 /// Asks, and prints the answer.
