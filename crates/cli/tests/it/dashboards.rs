@@ -26,7 +26,7 @@ fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(name)
 }
 
-/// Returns the page of a daemon with a disk over connections, certificates, and a virtqueue in use.
+/// Returns the page of a daemon with a disk over connections, a multipath disk, certificates, and a virtqueue in use.
 fn page() -> Page {
     let dir = Dir::new("dashboards");
     Authority::new("tests").server(dir.as_path(), "pki", NOW);
@@ -34,6 +34,8 @@ fn page() -> Page {
     let target = "nbd+unix:///?socket=ram.nbd.sock";
     let args = ["serve", target, "--tls-certificates=pki", "--control=ctl.sock", "--metrics=127.0.0.1:0"];
     let daemon = dir.start(&args, "serving on");
+    fs::write(dir.path("m.img"), [0; 1 << 20]).unwrap();
+    dir.mqblk(&["ctl", "--control=ctl.sock", "add", "multipath:./m.img"]).exits(0);
     let socket = dir.path("nbd.vhost.sock");
     let mut guest = Raw::ready(socket.to_str().unwrap(), feature::VERSION_1, protocol::REPLY_ACK).unwrap();
     guest.start(0, 64, Format::Split, Notify::Both).unwrap();

@@ -8,6 +8,8 @@ use crate::tgtd;
 use common::Dir;
 use serde_json::{Value, json};
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use tgtd::Tgtd;
 
 fn image(dir: &Dir, name: &str, bytes: u64) {
@@ -87,6 +89,63 @@ fn failed_scsi_command_is_logged_in_the_words_of_the_kernel() {
     assert!(line["disk"] == "d" && path.starts_with("LUN 1 of iSCSI target iqn.2026-11.test:protected at"), "{line}");
     let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
     assert_eq!(list["disks"][0]["troubles"], json!([format!("{path}: a command failed: {words}")]));
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}
+
+/// Returns the page of metrics.
+fn metrics(dir: &Dir) -> String {
+    let mut client = UnixStream::connect(dir.path("m.sock")).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    client.read_to_string(&mut page).unwrap();
+    page
+}
+
+/// The LUN of both paths is removed, comes back, and becomes another one. Cause: the daemon logged none of it.
+#[test]
+fn states_of_paths_are_in_the_log_with_their_reasons() {
+    let dir = Dir::new("serve-path-states");
+    image(&dir, "a.img", 8 << 20);
+    let tgtd = Tgtd::start(&dir, "iqn.2026-11.test:paths", &["a.img"]);
+    let (one, two) = (format!("{}?sessions=1", tgtd.url(1)), format!("{}?sessions=2", tgtd.url(1)));
+    let keys = "no_path_retry = \"queue\"\npolling_interval = 1\nmax_polling_interval = 1";
+    dir.file("serve.toml", &config(&format!("\"{one}\", \"{two}\""), keys));
+    let args = ["serve", "serve.toml", "--control=ctl.sock", "--metrics=unix:m.sock"];
+    let mut daemon = dir.start(&args, "serving");
+    let shows = |daemon: &mut common::Started, signs: &[&str]| {
+        for sign in signs {
+            if !daemon.seen().contains(sign) {
+                daemon.until(sign);
+            }
+        }
+    };
+    tgtd.admin("--op delete --mode logicalunit --tid 1 --lun 1");
+    // The paths fail with a read, also if no check has passed yet. The client does not wait for its answer.
+    let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
+    let read = format!("import nbd\nh = nbd.NBD()\nh.connect_uri('{uri}')\nh.aio_pread(nbd.Buffer(4096), 0)\n");
+    dir.program("/usr/bin/python3", &["-c", &read]).exits(0);
+    let signs = [
+        "path failed: ",
+        "remaining active paths: 0",
+        "no path is left: requests are queued (no_path_retry=queue)",
+        "there is no LUN 1 at this target",
+    ];
+    shows(&mut daemon, &signs);
+    let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
+    let troubles = list["disks"][0]["troubles"].to_string();
+    assert!(troubles.contains(signs[2]) && troubles.contains(" #2 is not used now: "), "{troubles}");
+    let page = metrics(&dir);
+    let has = |name: &str, value: &str| {
+        let is_it = |line: &&str| line.starts_with(&format!("{name}{{disk=\"d\",path=\"LUN 1 of"));
+        page.lines().filter(is_it).filter(|line| line.ends_with(value)).count()
+    };
+    assert_eq!([has("mqblk_path_active", "} 0"), has("mqblk_path_failures_total", "} 1")], [2, 2], "{page}");
+    let image = dir.path("a.img");
+    tgtd.admin(&format!("--op new --mode logicalunit --tid 1 --lun 1 -b {}", image.display()));
+    shows(&mut daemon, &[": reinstated", "remaining active paths: 2", "a path is left again: queueing ends"]);
+    tgtd.admin("--op update --mode logicalunit --tid 1 --lun 1 --params scsi_id=exchanged");
+    daemon.until("exchanged");
     daemon.signal("TERM");
     daemon.ends().exits(0);
 }

@@ -129,6 +129,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let help = "1 after a flush has failed: data that was acknowledged may be lost.";
     page.family("mqblk_disk_flush_failed", Kind::Gauge, help, failed);
     of_connections(page, disks);
+    of_paths(page, disks);
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {
         stats.iter().map(|(name, s)| (label(name), of(s))).collect::<Vec<_>>()
     };
@@ -161,6 +162,26 @@ fn of_connections(page: &mut Page, disks: &Disks<'_>) {
         let samples = all.iter().map(|(disk, c)| (vec![("disk", (*disk).to_owned())], of(c))).collect();
         page.family(&format!("mqblk_disk_{name}"), kind, help, samples);
     }
+}
+
+/// Appends the families of the paths of multipath disks.
+fn of_paths(page: &mut Page, disks: &Disks<'_>) {
+    let (mut active, mut failures) = (Vec::new(), Vec::new());
+    for (name, disk) in disks {
+        let topologies = disk.members().iter().filter_map(|m| m.driver.path().topology());
+        for path in topologies.flat_map(|t| t.groups).flat_map(|g| g.paths) {
+            let labels = || vec![("disk", (*name).to_owned()), ("path", path.name.clone())];
+            active.push((labels(), u64::from(path.is_active)));
+            failures.push((labels(), path.fail_count));
+        }
+    }
+    page.family("mqblk_path_active", Kind::Gauge, "1 while requests may use the path of a multipath disk.", active);
+    page.family(
+        "mqblk_path_failures_total",
+        Kind::Counter,
+        "Times that the path of a multipath disk failed.",
+        failures,
+    );
 }
 
 fn of_stages(page: &mut Page, disks: &Disks<'_>) {

@@ -2,6 +2,7 @@
 //! The driver of a disk with several paths.
 
 use super::activate::AluaHandler;
+use super::changes::PathChanges;
 use super::groups::{self, Member};
 use super::hctx_waits::HctxWaits;
 use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker, Prioritizer};
@@ -56,6 +57,7 @@ pub struct Path {
 /// The driver.
 pub struct Multipath {
     pub(super) core: Arc<Core>,
+    changes: Mutex<PathChanges>,
     // Its threads use the other fields; dropping it ends them.
     _watcher: Watcher,
 }
@@ -166,7 +168,10 @@ impl Multipath {
             }
         }
         let watcher = Watcher::start(&core)?;
-        Ok((Multipath { core, _watcher: watcher }, troubles.into_iter().map(|(_, text)| text).collect()))
+        Ok((
+            Multipath { core, changes: Mutex::default(), _watcher: watcher },
+            troubles.into_iter().map(|(_, text)| text).collect(),
+        ))
     }
 
     /// Returns the status of its paths and groups.
@@ -414,7 +419,13 @@ impl DevicePath for Multipath {
 
     fn troubles(&self) -> Vec<String> {
         let mut all = Vec::new();
-        for (path, status) in self.core.by_status() {
+        let by_status = self.core.by_status();
+        if by_status.iter().all(|(_, status)| !status.is_active) {
+            let queues = self.core.disk.status().features.queue_if_no_path;
+            let how = if queues { "are queued" } else { "fail" };
+            all.push(format!("no path is left: requests {how} (no_path_retry={})", self.core.options.no_path_retry));
+        }
+        for (path, status) in by_status {
             let name = &path.driver.name;
             if !status.is_active {
                 let why = path.driver.trouble().map_or_else(String::new, |why| format!(": {why}"));
@@ -436,7 +447,8 @@ impl DevicePath for Multipath {
         let of = |(path, driver): (_, &Arc<dyn HostDriver>)| {
             driver.path().take_messages().into_iter().map(move |message| named(path, message))
         };
-        self.core.inners().flat_map(of).collect()
+        let changes = self.changes.lock().report(self.states(), &self.core.options.no_path_retry.to_string());
+        self.core.inners().flat_map(of).chain(changes).collect()
     }
 
     fn take_failures(&self) -> Vec<FailureReport> {

@@ -14,6 +14,7 @@
 
 mod activate;
 mod apart;
+mod changes;
 mod check;
 mod disk;
 mod groups;

@@ -4,12 +4,13 @@
 //! Guarantees: the states of paths and groups are from one moment. A group's priority is the mean priority of its usable paths, 0 if it
 //! has none, as in multipath-tools (`path_group_prio_update`).
 
+use super::changes::{PathState, PathStates};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::multipath::disk::{Multipath, Watched};
 use crate::driver::topology::{Topology, TopologyGroup, TopologyPath};
 use blk::driver::Driver;
 use blk::id::SECTOR_SHIFT;
-use blk::multipath::Features;
+use blk::multipath::{Features, GroupState};
 use blk::scsi::alua::AccessState;
 use std::sync::atomic::Ordering;
 
@@ -53,6 +54,34 @@ impl Multipath {
             groups: groups.filter(|g| !g.paths.is_empty()).collect(),
         }
     }
+}
+
+impl Multipath {
+    /// Returns the states of its paths, by number, for the log.
+    pub(super) fn states(&self) -> PathStates {
+        let status = self.status();
+        let ids = |g: &blk::multipath::GroupStatus| g.paths.iter().map(|p| p.id.index()).collect();
+        let used = status.groups.iter().position(|g| g.state == GroupState::Active && !g.paths.is_empty());
+        let group = used.map(|at| (at + 1, ids(&status.groups[at])));
+        let all = || status.groups.iter().flat_map(|g| &g.paths);
+        let of = |path: &Watched| {
+            let status = all().find(|p| p.id == path.id)?;
+            let (name, fail_count) = (path.driver.name.clone(), status.fail_count);
+            let (trouble, failure) = (path.driver.trouble(), trouble_of_driver(path));
+            Some(PathState { name, is_active: status.is_active, fail_count, trouble, failure })
+        };
+        let paths = self.core.paths.iter().filter_map(of).collect();
+        PathStates { paths, queues: status.features.queue_if_no_path, group }
+    }
+}
+
+/// Returns why requests on this path have failed, as far as its driver knows: its lost connections while some are down,
+/// otherwise its last failed command.
+fn trouble_of_driver(path: &Watched) -> Option<String> {
+    let driver = path.driver.inner()?.path();
+    let is_down = driver.connections().is_some_and(|c| c.up < c.wanted);
+    let mut troubles = driver.troubles();
+    if is_down { (!troubles.is_empty()).then(|| troubles.swap_remove(0)) } else { troubles.pop() }
 }
 
 fn check(path: &Watched, is_active: bool) -> &'static str {
