@@ -186,6 +186,9 @@ fn made(authority: &str, name: &str, lun: LunId, query: &str) -> std::result::Re
         Some((user, host)) => (Some(user), host),
         None => (None, authority),
     };
+    if !host.starts_with('[') && host.matches(':').count() > 1 {
+        return Err(format!("'{host}': write an IPv6 address in brackets, as in iscsi://[::1]:3260"));
+    }
     let mut target = IscsiTarget::new(Portal::parse(host)?, name, lun);
     if let Some(user) = user {
         let (user, password) = user.split_once('%').map_or((user, None), |(u, p)| (u, Some(p)));
@@ -283,6 +286,8 @@ mod tests {
             ("iscsi://h/disk/1", "must be a name such as iqn."),
             ("iscsi://h:0/iqn.a/1", "the port must be 1..=65535"),
             ("iscsi:///iqn.a/1", "there is no host"),
+            ("iscsi://::1/iqn.a/1", "'::1': write an IPv6 address in brackets"),
+            ("iscsi://me@fe80::1:3260/iqn.a/1", "'fe80::1:3260': write an IPv6 address in brackets"),
             ("iscsi://@h/iqn.a/1", "no user before the '@'"),
             ("iscsi://h/iqn.a/1?session=2", "did you mean 'sessions'"),
             ("iscsi://h/iqn.a/1?sessions=65", "must be 1..=64"),
