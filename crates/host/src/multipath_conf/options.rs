@@ -249,7 +249,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("ghost_delay", Sections::ALL, Kind::Text, MAPPER),
     idle("auto_resize", Sections::DEFAULTS, Kind::Text, Some("a path with another size is taken as another disk")),
     idle("enable_foreign", Sections::DEFAULTS, Kind::Text, MAPPER),
-    idle("recheck_wwid", Sections::DEFAULTS, Kind::YesNo, Some("it is checked always")),
+    idle("recheck_wwid", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, Some("it is checked always")),
 ];
 
 /// Returns the option of a name.

@@ -282,6 +282,10 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         "quantum_entanglement: has no effect here: mqblk knows no such option"
     );
     assert_eq!(one("defaults {\npath_grouping_policy group_by_tpg\ndetect_prio no\n}"), "");
+    for section in ["defaults {", "overrides {", "devices {\ndevice {\nvendor A\nproduct B"] {
+        let end = if section.starts_with("devices") { "}\n}" } else { "}" };
+        assert_eq!(one(&format!("{section}\nrecheck_wwid yes\n{end}")), "", "it is what mqblk does");
+    }
     assert!(one("defaults {\nrr_weight priorities\n}").contains("the selector chooses a path for each request"));
 }
 
