@@ -58,6 +58,16 @@ fn clients_of_a_served_disk_use_its_paths() {
     dir.program("nbdcopy", &["--flush", "source", &uri]).exits(0);
     dir.program("nbdcopy", &[&uri, "back"]).exits(0);
     assert!(fs::read(dir.path("back")).unwrap() == source);
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat());
+    ctl(&["fail-path", "d", "1"]).exits(0).prints(&["disk 'd': failed path './a.img'; its checks are suspended"]);
+    dir.program("nbdcopy", &[&uri, "back"]).exits(0);
+    let out = dir.mqblk(&["multipath", "-ll", "--control", "ctl.sock"]).exits(0).out;
+    assert!(out.contains("failed faulty") && out.contains("prio=10 status=active"), "{out}");
+    ctl(&["switch-group", "d", "1"]).exits(2).says(&["disk 'd': group 1 has no usable path"]);
+    ctl(&["reinstate-path", "d", "./a.img"]).exits(0).prints(&["disk 'd': reinstated path './a.img'"]);
+    ctl(&["switch-group", "d", "1"]).exits(0).prints(&["disk 'd': switched to group 1"]);
+    ctl(&["fail-path", "d", "3"]).exits(2).says(&["disk 'd': path '3': must be a path's name, or its number"]);
+    ctl(&["fail-path", "e", "1"]).exits(2).says(&["'e'"]);
     let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
     let target = list["disks"][0]["target"].as_str().unwrap();
     assert!(target.starts_with("multipath:path_grouping_policy=group_by_prio,prio=50+10,"), "{target}");

@@ -4,7 +4,7 @@
 use super::failures::FailureReport;
 use super::path_log::PathMessage;
 use super::topology::Topology;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use blk::time::Duration;
 use std::ops::Add;
 use std::os::fd::OwnedFd;
@@ -33,6 +33,17 @@ impl Add for Connections {
             replayed: self.replayed + other.replayed,
         }
     }
+}
+
+/// An operator's command about the paths of a disk; the names are those of dm-mpath's messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathCommand {
+    /// Fails a path, which is named, or numbered from 1. It stays failed until it is reinstated by a command.
+    FailPath(String),
+    /// Reinstates a path, which is named, or numbered from 1.
+    ReinstatePath(String),
+    /// Sends the next requests to this group, counted from 1.
+    SwitchGroup(usize),
 }
 
 /// A device whose connections may fail, or that reports an identity.
@@ -72,6 +83,14 @@ pub trait DevicePath {
     /// less when `stop` becomes readable. `None`: the driver has no such check.
     fn check(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<()>> {
         None
+    }
+
+    /// Carries out an operator's command about its paths. Returns what was done, as a sentence for users.
+    ///
+    /// # Errors
+    /// The disk has no such path or group, or the path or group cannot be used now.
+    fn command(&self, _command: &PathCommand) -> Result<String> {
+        Err(Error::usage("is not a multipath disk, so it has no paths"))
     }
 
     /// Returns the paths of a multipath disk.

@@ -33,6 +33,7 @@ mod kernel_settings;
 mod moving;
 mod multipath;
 mod multipath_alua;
+mod multipath_manual;
 mod multipath_nbd;
 mod multipath_told;
 mod nbd_driver;

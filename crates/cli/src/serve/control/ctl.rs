@@ -88,6 +88,30 @@ pub enum CtlCommand {
         #[arg(add = completion::disks())]
         disk: Option<String>,
     },
+    /// Fail a path of a multipath disk, until it is reinstated by hand; requests use the other paths
+    FailPath {
+        /// Name of the disk
+        #[arg(add = completion::disks())]
+        disk: String,
+        /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
+        path: String,
+    },
+    /// Reinstate a path of a multipath disk
+    ReinstatePath {
+        /// Name of the disk
+        #[arg(add = completion::disks())]
+        disk: String,
+        /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
+        path: String,
+    },
+    /// Switch a multipath disk to another group of paths, until failback or the loss of its last path
+    SwitchGroup {
+        /// Name of the disk
+        #[arg(add = completion::disks())]
+        disk: String,
+        /// Number of the group as in mqblk multipath -ll, counted from 1
+        group: usize,
+    },
     /// Move a virtqueue to another IOThread, under I/O
     Move {
         /// Name of the export
@@ -158,6 +182,9 @@ fn question(what: &CtlCommand) -> Result<Question, Failure> {
         }
         CtlCommand::Drain { disk } => Question::Drain { disk: disk.clone() },
         CtlCommand::Resume { disk } => Question::Resume { disk: disk.clone() },
+        CtlCommand::FailPath { disk, path } => Question::FailPath { disk: disk.clone(), path: path.clone() },
+        CtlCommand::ReinstatePath { disk, path } => Question::ReinstatePath { disk: disk.clone(), path: path.clone() },
+        CtlCommand::SwitchGroup { disk, group } => Question::SwitchGroup { disk: disk.clone(), group: *group },
         CtlCommand::Move { export, virtqueue, iothread } => {
             Question::Move { export: export.clone(), virtqueue: *virtqueue, iothread: iothread.clone() }
         }

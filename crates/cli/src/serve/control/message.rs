@@ -14,6 +14,27 @@ pub enum Question {
     Stats {},
     /// Lists multipath disks with their groups and paths, as `multipathd show maps json` has them.
     Multipath {},
+    /// Fails a path of a multipath disk, until it is reinstated by a command.
+    FailPath {
+        /// Name of the disk, as in `multipath`.
+        disk: String,
+        /// Name of the path, or its number among the targets, counted from 1.
+        path: String,
+    },
+    /// Reinstates a path of a multipath disk.
+    ReinstatePath {
+        /// Name of the disk, as in `multipath`.
+        disk: String,
+        /// Name of the path, or its number among the targets, counted from 1.
+        path: String,
+    },
+    /// Switches a multipath disk to another group of paths.
+    SwitchGroup {
+        /// Name of the disk, as in `multipath`.
+        disk: String,
+        /// Number of the group, counted from 1.
+        group: usize,
+    },
     /// Adds a single disk, or everything in the text of a configuration.
     Add {
         /// A target, served over NBD and vhost-user-blk as `mqblk serve DISK` does.

@@ -13,6 +13,7 @@ use crate::serve::metrics;
 use crate::serve::request::{Request, disk, flags_over_added};
 use crate::serve::show::count;
 use crate::status::Failure;
+use host::driver::PathCommand;
 use host::handed;
 use host::privileges::Account;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
@@ -251,6 +252,9 @@ impl Operator {
                 let was = disk.resume();
                 Ok(format!("disk '{name}' {}", if was { "resumed" } else { "was not drained" }))
             }),
+            Question::FailPath { disk, path } => on_paths(daemon, &disk, &PathCommand::FailPath(path)),
+            Question::ReinstatePath { disk, path } => on_paths(daemon, &disk, &PathCommand::ReinstatePath(path)),
+            Question::SwitchGroup { disk, group } => on_paths(daemon, &disk, &PathCommand::SwitchGroup(group)),
             Question::Move { export, virtqueue, iothread } => move_one(daemon, &export, virtqueue, iothread),
             Question::Map { export, iothreads } => map(daemon, &export, iothreads),
             Question::Reload {}
@@ -433,6 +437,17 @@ fn on_disks(
         }
     }
     Ok(Value::from(done))
+}
+
+/// Carries out a command on the paths of a disk. A multipath disk in a stripe is named `DISK/NUMBER`, as `multipath` names it.
+fn on_paths(daemon: &Daemon, name: &str, command: &PathCommand) -> Done {
+    let in_stripe = name.rsplit_once('/').and_then(|(disk, at)| Some((disk, at.parse::<usize>().ok()?)));
+    let (disk, at) = in_stripe.filter(|(disk, _)| daemon.disk(disk).is_some()).unwrap_or((name, 0));
+    disk_index(daemon.plan(), disk)?;
+    let members = daemon.disk(disk).map(|d| d.members()).unwrap_or_default();
+    let member = members.get(at).ok_or_else(|| format!("disk '{name}': there is no target {at} in it"))?;
+    let done = member.driver.path().command(command).map_err(|e| format!("disk '{name}': {e}"))?;
+    Ok(json!([format!("disk '{name}': {done}")]))
 }
 
 /// Moves one virtqueue, by a mapping that names the IOThread of each virtqueue.

@@ -11,7 +11,7 @@ use super::watch::{self, WatchSignals, Watcher};
 use crate::clock;
 use crate::driver::failures::FailureReport;
 use crate::driver::host_driver::HostDriver;
-use crate::driver::path::{Connections, DevicePath};
+use crate::driver::path::{Connections, DevicePath, PathCommand};
 use crate::driver::path_log::PathMessage;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::topology::Topology;
@@ -108,6 +108,8 @@ pub(super) struct Watched {
     pub(super) open: Arc<Opener>,
     pub(super) probe: Option<Arc<Prober>>,
     pub(super) checker: PathChecker,
+    /// It was failed by hand, so no check reinstates it. Held while the path is reinstated.
+    pub(super) is_held: Mutex<bool>,
 }
 
 impl Multipath {
@@ -302,7 +304,7 @@ impl Core {
             let (open, probe) = (Arc::new(open), probe.map(Arc::new));
             let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
             let was_asked = AtomicBool::new(access.lock().is_some());
-            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker })
+            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker, is_held: Mutex::new(false) })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);
@@ -476,6 +478,10 @@ impl DevicePath for Multipath {
 
     fn identity(&self) -> Option<String> {
         self.core.inners().find_map(|(_, d)| d.path().identity())
+    }
+
+    fn command(&self, command: &PathCommand) -> Result<String> {
+        self.core.command(command)
     }
 
     fn topology(&self) -> Option<Topology> {

@@ -18,6 +18,7 @@ mod changes;
 mod check;
 mod disk;
 mod groups;
+mod manual;
 mod options;
 mod path;
 mod prio;

@@ -222,6 +222,8 @@ fn run(core: &Core, number: usize) {
             }
             Woken::Told => next = next.min(clock::now().max(last + TICK)),
             Woken::Failback => core.fail_back(),
+            // As in multipathd, the checks of a path that was failed by hand are suspended.
+            Woken::Check if *path.is_held.lock() => next = clock::now() + shortest,
             Woken::Check => {
                 let was_active = core.is_active(path);
                 let found = checker.check(core, path);
@@ -273,6 +275,10 @@ impl Core {
                 return Judged::Soon;
             }
         };
+        let is_held = path.is_held.lock();
+        if *is_held {
+            return Judged::Changes;
+        }
         let has_passed = trouble.is_none();
         path.driver.set_trouble(trouble);
         match (is_up, is_active) {
@@ -299,7 +305,7 @@ impl Core {
     }
 
     /// Reinstates a path; `before`: the groups without it.
-    fn came_back(&self, path: &Watched, before: &[GroupStatus]) {
+    pub(super) fn came_back(&self, path: &Watched, before: &[GroupStatus]) {
         let had_none =
             before.iter().any(|g| g.paths.iter().any(|p| p.id == path.id) && g.paths.iter().all(|p| !p.is_active));
         match self.options.failback {

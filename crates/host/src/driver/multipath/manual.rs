@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Paths and groups by hand: multipathd's `fail path`, `reinstate path` and `switch multipath MAP group N`.
+//!
+//! Guarantees: a path that was failed by hand stays failed, whatever its checks find, until it is reinstated by hand. A path
+//! that is reinstated by hand is used at once, as `failback` says, and its checks go on; if it does not work, it fails again. Requests see no
+//! error while another path is left. Does not do: keep the group in use; `failback` and the loss of its last path change it.
+//! Source: multipathd/cli_handlers.c (`cli_fail`, which suspends the path's checks, `cli_reinstate`, `cli_switch_group`).
+
+use crate::clock;
+use crate::driver::multipath::disk::{Core, Watched};
+use crate::driver::path::PathCommand;
+use crate::error::{Error, ErrorKind, Result};
+
+impl Core {
+    /// Carries out an operator's command. Returns what was done.
+    pub(super) fn command(&self, command: &PathCommand) -> Result<String> {
+        match command {
+            PathCommand::FailPath(path) => self.fail_by_hand(self.named(path)?),
+            PathCommand::ReinstatePath(path) => self.reinstate_by_hand(self.named(path)?),
+            PathCommand::SwitchGroup(number) => self.switch_by_hand(*number),
+        }
+    }
+
+    /// Finds a path by its name, or by its number in the list of targets, counted from 1.
+    fn named(&self, path: &str) -> Result<&Watched> {
+        let is_it = |p: &&Watched| p.driver.name == path || Ok(p.driver.number + 1) == path.parse();
+        self.paths.iter().find(is_it).ok_or_else(|| {
+            let n = self.paths.len();
+            Error::usage(format!("path '{path}': must be a path's name, or its number among the targets, 1..={n}"))
+        })
+    }
+
+    fn fail_by_hand(&self, path: &Watched) -> Result<String> {
+        let mut is_held = path.is_held.lock();
+        *is_held = true;
+        path.driver.set_trouble(Some("was failed by hand; reinstate-path reinstates it".to_owned()));
+        self.disk.fail_path(path.id, clock::now());
+        Ok(format!("failed path '{}'; its checks are suspended", path.driver.name))
+    }
+
+    fn reinstate_by_hand(&self, path: &Watched) -> Result<String> {
+        let mut is_held = path.is_held.lock();
+        let name = &path.driver.name;
+        let was_held = std::mem::replace(&mut *is_held, false);
+        self.signals.tell(path.id);
+        if !path.driver.is_usable() {
+            let why = path.driver.trouble().unwrap_or_default();
+            return Err(Error::new(ErrorKind::Io, format!("path '{name}' has no driver yet: {why}")));
+        }
+        if was_held {
+            path.driver.set_trouble(None);
+        }
+        let before = self.disk.status().groups;
+        self.disk.reinstate_path(path.id);
+        self.allow_queueing();
+        self.came_back(path, &before);
+        Ok(format!("reinstated path '{name}'"))
+    }
+
+    fn switch_by_hand(&self, number: usize) -> Result<String> {
+        let groups = self.disk.status().groups;
+        let used = groups.iter().filter(|g| !g.paths.is_empty()).count();
+        let Some(group) = number.checked_sub(1).and_then(|at| groups.get(at)).filter(|g| !g.paths.is_empty()) else {
+            return Err(Error::usage(format!("group {number}: must be 1..={used}")));
+        };
+        if !group.paths.iter().any(|p| p.is_active) {
+            return Err(Error::new(ErrorKind::Io, format!("group {number} has no usable path; reinstate one first")));
+        }
+        self.disk.switch_group(number - 1).map_err(|e| Error::usage(e.to_string()))?;
+        Ok(format!("switched to group {number}"))
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Paths that are failed and reinstated by hand, and groups that are switched by hand.
+
+use crate::common;
+
+use blk::bio::OpFlags;
+use blk::multipath::GroupState;
+use blk::status::BlkStatus;
+use common::{DriverFixture, TempFile, until};
+use host::driver::multipath::{self, Multipath};
+use host::driver::{HostDriver, PathCommand};
+use host::mem::Regions;
+use host::target::Needs;
+use std::fs;
+use std::sync::Arc;
+
+/// Opens a disk over two names of one file, each a group of its own.
+fn open(image: &TempFile) -> (DriverFixture, Arc<Multipath>) {
+    fs::File::options().write(true).open(&image.0).unwrap().set_len(1 << 20).unwrap();
+    let file = image.0.display().to_string();
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let text = format!("polling_interval=1,max_polling_interval=1:{file}+/.{file}");
+    let parsed = multipath::parse(&text).unwrap();
+    let paths = parsed.paths_to_open(&needs, &regions).unwrap();
+    let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
+    (DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
+}
+
+/// Returns, for each path, whether it may carry requests, and the number of the group in use.
+fn state(disk: &Multipath) -> ([bool; 2], Option<usize>) {
+    let groups = disk.path().topology().unwrap().groups;
+    let used = groups.iter().position(|g| g.state == GroupState::Active).map(|at| at + 1);
+    ([0, 1].map(|at| groups[at].paths[0].is_active), used)
+}
+
+#[test]
+fn path_failed_by_hand_stays_failed_until_it_is_reinstated() {
+    let image = TempFile::new();
+    let (mut fixture, disk) = open(&image);
+    let name = disk.path().topology().unwrap().groups[0].paths[0].name.clone();
+    let path = disk.path();
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(state(&disk), ([true, true], Some(1)));
+    path.command(&PathCommand::FailPath(name.clone())).unwrap();
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(state(&disk), ([false, true], Some(2)));
+    assert!(path.troubles()[0].contains("was failed by hand"), "{:?}", path.troubles());
+    // The other path's checks show that there was time for this path's.
+    let passes = || disk.health().iter().map(|h| h.passes).max().unwrap();
+    let before = passes();
+    until(|| passes() >= before + 3);
+    assert_eq!(state(&disk).0, [false, true]);
+    path.command(&PathCommand::ReinstatePath("1".to_owned())).unwrap();
+    assert_eq!((state(&disk).0, path.troubles().len()), ([true, true], 1));
+    assert!(path.troubles()[0].contains("has failed 1 times, and is used again"), "{:?}", path.troubles());
+}
+
+#[test]
+fn group_is_switched_by_hand() {
+    let image = TempFile::new();
+    let (mut fixture, disk) = open(&image);
+    let switch = |number| disk.path().command(&PathCommand::SwitchGroup(number));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    for number in [2, 1] {
+        assert_eq!(switch(number).unwrap(), format!("switched to group {number}"));
+        assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(state(&disk).1, Some(number));
+    }
+    for number in [0, 3] {
+        assert_eq!(switch(number).unwrap_err().to_string(), format!("group {number}: must be 1..=2"));
+    }
+    disk.path().command(&PathCommand::FailPath("2".to_owned())).unwrap();
+    assert!(switch(2).unwrap_err().to_string().contains("group 2 has no usable path"));
+    for path in ["0", "3", "none"] {
+        let refused = disk.path().command(&PathCommand::FailPath(path.to_owned())).unwrap_err().to_string();
+        assert!(refused.contains("1..=2"), "{refused}");
+    }
+}
