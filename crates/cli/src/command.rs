@@ -7,6 +7,7 @@ use crate::args::{
 };
 use crate::calibrate::CalibrateArgs;
 use crate::multipath::MultipathArgs;
+use crate::output;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::ctl::CtlArgs;
 use crate::serve::top::TopArgs;
@@ -14,6 +15,7 @@ use crate::tune::args::TuneArgs;
 use blk::settings::SETTINGS;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use host::run::RUN_SETTINGS;
+use host::secrets::without_secrets;
 use host::target::DRIVER_HELP;
 use std::fmt::Write;
 
@@ -133,8 +135,18 @@ pub enum Command {
 impl Cli {
     /// Parses the command line; a usage error ends the program with status 2, help with 0.
     pub fn from_command_line() -> Cli {
-        let matches = Cli::full_command().get_matches();
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+        let typed = Cli::full_command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+        typed.unwrap_or_else(|e| {
+            // A message quotes the argument at fault, which may be a target with a password.
+            let text = e.to_string();
+            let shown = without_secrets(&text);
+            // Help is no error, and has none.
+            if !e.use_stderr() || shown == text {
+                e.exit();
+            }
+            output::tell(shown.trim_end());
+            signal_hook::low_level::exit(e.exit_code())
+        })
     }
 
     /// The command with its tables of examples, targets and settings: `--help` has them, `-h` fits a screen.

@@ -6,6 +6,7 @@
 //! pipe early is no error.
 
 use crate::status::Failure;
+use host::secrets::without_secrets;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -110,9 +111,9 @@ pub fn json(facts: &impl Serialize) -> String {
     format!("{text}\n")
 }
 
-/// Prints a line on standard error; does nothing if standard error is closed.
+/// Prints a line on standard error, without passwords and keys of targets; does nothing if standard error is closed.
 pub fn tell(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("{}\n", without_secrets(line)).as_bytes());
 }
 
 /// Writes to standard output.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The outcome of a subcommand: a status, or the one message of a failure.
 
+use host::secrets::without_secrets;
 use std::fmt::Display;
 
 /// A request that was carried out.
@@ -14,7 +15,7 @@ pub enum Status {
     Interrupted,
 }
 
-/// A request that could not be carried out, as one message: rule, value, remedy.
+/// A request that could not be carried out, as one message: rule, value, remedy. The message has no password or key of a target.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
@@ -24,12 +25,12 @@ pub struct Failure {
 impl Failure {
     /// A usage or operating error.
     pub fn new(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), is_interrupted: false }
+        Failure { message: without_secrets(&message.to_string()), is_interrupted: false }
     }
 
     /// Makes a failure of a request that the user interrupted.
     pub fn interrupted(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), is_interrupted: true }
+        Failure { message: without_secrets(&message.to_string()), is_interrupted: true }
     }
 
     /// Whether the user interrupted the request.

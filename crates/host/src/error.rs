@@ -2,8 +2,11 @@
 //! The one error type of this crate: what class of failure ([`ErrorKind`]), the sentence for a person (rule, value,
 //! remedy), and the operating system's error below it, if there is one.
 //!
+//! Guarantees: what is printed has no password or key of a target ([`without_secrets`]).
+//!
 //! Errors of single I/Os are not here: those are `blk::status::BlkStatus`.
 
+use crate::secrets::without_secrets;
 use std::fmt;
 use std::io;
 
@@ -42,9 +45,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.ctx)?;
+        f.write_str(&without_secrets(&self.ctx))?;
         match &self.source {
-            Some(source) => write!(f, ": {source}"),
+            Some(source) => write!(f, ": {}", without_secrets(&source.to_string())),
             None => Ok(()),
         }
     }

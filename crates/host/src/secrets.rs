@@ -1,90 +1,211 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Text that names a target, as it may be shown.
 //!
-//! Guarantees: whatever is in the position of a target's password or key is removed as a whole. The target may be alone or
-//! within other text (a command line, a stripe of targets). Does not do: know whether it is one; an option that is mistaken for
-//! `key` hides its value, too.
+//! Guarantees: whatever is in the position of a target's password or key is removed as a whole, also from a target that is mistyped. The
+//! target may be alone or within other text (a command line, a stripe of targets, an error). Masking a masked text changes nothing.
+//! Does not do: know whether it is a secret; an option that is mistaken for `key` hides its value, too.
+//!
+//! [`without_secrets`] is the only function that masks. [`Masked`] has its result in the type; [`Error`](crate::error::Error) prints
+//! through it.
+
+use std::fmt;
 
 /// What is shown instead.
 const HIDDEN: &str = "***";
-/// Options of RBD targets (Ceph's configuration) whose value is a secret.
-const KEYS: [&str; 2] = [":key=", ":secret="];
+/// Options whose value is a secret: those of Ceph's configuration, and what may be mistaken for an option. Names may have words before
+/// these, as in `chap_password`.
+const SECRET_NAMES: [&str; 6] = ["key", "secret", "password", "passwd", "passphrase", "psk"];
 
-/// `text` without passwords of `iscsi://` URLs and keys of `rbd:` targets.
+/// The text of a target for messages. The original is not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Masked(String);
+
+impl Masked {
+    /// Masks a text.
+    pub fn new(text: &str) -> Masked {
+        Masked(without_secrets(text))
+    }
+
+    /// Returns the masked text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Masked {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Masked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `text` without passwords in URLs (`iscsi://USER%PASSWORD@`, `nbds://USER:PASSWORD@`) and values of options such as `rbd:...:key=`.
 pub fn without_secrets(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = url_in(rest) {
-        let (before, url) = rest.split_at(at.end);
+    while let Some(url) = Url::first_in(rest) {
+        let (before, body) = rest.split_at(url.body);
         out += before;
-        // A password may have any character but a space, so what is hidden ends at the last place where it can.
-        let end = url_in(url).map_or(url.len(), |next| next.start);
-        let end = url[..end].find(char::is_whitespace).unwrap_or(end);
-        let (this, behind) = url.split_at(end);
-        match (this.find('%'), this.rfind('@')) {
-            (Some(from), Some(to)) if from < to => {
-                out += &this[..=from];
+        let end = Url::first_in(body).map_or(body.len(), |next| next.scheme);
+        let end = body[..end].find('\n').unwrap_or(end);
+        let (this, behind) = body.split_at(end);
+        match url.kind.password(this) {
+            Some((from, to)) => {
+                out += &this[..from];
                 out += HIDDEN;
                 out += &this[to..];
             }
-            _ => out += this,
+            None => out += this,
         }
         rest = behind;
     }
     out += rest;
-    if out.contains("rbd:") || out.contains("rbd\\:") { without_keys(out) } else { out }
+    without_values(&out)
 }
 
 /// Whether [`without_secrets`] has hidden something in `text`, so that it is no target to log in with.
 pub fn is_hidden(text: &str) -> bool {
-    let key = |key: &&str| text.contains(&format!("{key}{HIDDEN}"));
-    text.contains(&format!("%{HIDDEN}@")) || KEYS.iter().any(key)
+    text.contains(&format!("{HIDDEN}@")) || text.contains(&format!("={HIDDEN}"))
 }
 
-/// Where the first `iscsi://` is; in job files colons have a backslash.
-fn url_in(text: &str) -> Option<std::ops::Range<usize>> {
-    let place = |url: &str| text.find(url).map(|at| at..at + url.len());
-    place("iscsi://").into_iter().chain(place("iscsi\\://")).min_by_key(|at| at.start)
+/// How a URL separates the user from the password.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// `%`; the password may have any other character.
+    Iscsi,
+    /// `:`, as in RFC 3986; also before a port.
+    Nbd,
+    /// The scheme may be mistyped.
+    Unknown,
 }
 
-fn without_keys(mut text: String) -> String {
-    for key in KEYS {
-        let mut from = 0;
-        while let Some(at) = text[from..].find(key) {
-            let begin = from + at + key.len();
-            let ends = |c: char| c == ':' || c.is_whitespace();
-            let mut is_escaped = false;
-            let end = text[begin..].find(|c| {
-                let found = ends(c) && !is_escaped;
-                is_escaped = c == '\\' && !is_escaped;
-                found
-            });
-            let end = end.map_or(text.len(), |n| begin + n);
-            text.replace_range(begin..end, HIDDEN);
-            from = begin + HIDDEN.len();
-        }
+/// A URL within a text.
+struct Url {
+    /// Where its scheme begins.
+    scheme: usize,
+    /// Where the part behind `://` begins.
+    body: usize,
+    kind: Kind,
+}
+
+impl Url {
+    /// The first URL of a text; in job files colons have a backslash.
+    fn first_in(text: &str) -> Option<Url> {
+        text.match_indices("://").find_map(|(at, colon)| {
+            let before = text[..at].trim_end_matches('\\');
+            let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            // A password may have such text in it; a URL begins a text or an item of a list, or is a mistyped one as a path.
+            let is_before = |c: char| c.is_whitespace() || "+'\"=,:([{".contains(c);
+            let begins = scheme.is_empty() || scheme.ends_with(is_before) || scheme.ends_with("./");
+            let kind = match before[scheme.len()..].to_ascii_lowercase().as_str() {
+                "" => return None,
+                "iscsi" => Kind::Iscsi,
+                "nbd" | "nbds" | "unix" | "vsock" => Kind::Nbd,
+                _ => Kind::Unknown,
+            };
+            begins.then(|| Url { scheme: scheme.len(), body: at + colon.len(), kind })
+        })
     }
-    text
+}
+
+impl Kind {
+    /// Where the password is in the part of a URL behind `://`, up to the end of the line. It ends at the last place where it can.
+    fn password(self, body: &str) -> Option<(usize, usize)> {
+        let authority = &body[..body.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(body.len())];
+        let from = match self {
+            Kind::Iscsi => authority.find('%'),
+            Kind::Nbd | Kind::Unknown if authority.starts_with('[') => None,
+            Kind::Nbd => authority.find(':'),
+            Kind::Unknown => authority.find([':', '%']),
+        }? + 1;
+        let is_last_of = |part: &str| part.rfind('@').filter(|to| *to >= from);
+        if authority[..from].ends_with(':') {
+            if let Some(to) = is_last_of(authority) {
+                return Some((from, to));
+            }
+            // A port, unless it is the beginning of a password with a '/' or a space in it.
+            if authority[from..].bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            }
+        }
+        let word = &body[..body.find(char::is_whitespace).unwrap_or(body.len())];
+        let to = is_last_of(word).or_else(|| is_last_of(body))?;
+        Some((from, to))
+    }
+}
+
+/// `text` without the values of options that are secrets.
+fn without_values(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find([':', '?', '&', ';']) {
+        let (before, option) = rest.split_at(at + 1);
+        out += before;
+        rest = option;
+        let Some((name, value)) = option.split_once('=').filter(|(name, _)| is_secret(name)) else { continue };
+        out += name;
+        out += "=";
+        out += HIDDEN;
+        let is_end = |c: char| c.is_whitespace() || if before.ends_with(':') { c == ':' } else { "&;".contains(c) };
+        let mut is_escaped = false;
+        let end = value.find(|c| {
+            let found = is_end(c) && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            found
+        });
+        // The end keeps its backslash in a job file.
+        rest = &value[end.unwrap_or(value.len())..];
+    }
+    out + rest
+}
+
+/// Whether the value of an option is a secret, whatever the kind of target, which may be mistyped. Any character of its name may have a
+/// backslash.
+fn is_secret(name: &str) -> bool {
+    let name = name.replace('\\', "").to_ascii_lowercase();
+    let is_name = !name.starts_with(' ') && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-. ".contains(c));
+    is_name && name.rsplit(['_', '-', '.', ' ']).next().is_some_and(|word| SECRET_NAMES.contains(&word))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{is_hidden, without_secrets};
+    use super::{Masked, is_hidden, without_secrets};
 
     #[test]
     fn passwords_and_keys_are_hidden_and_the_rest_is_as_it_was() {
         for (text, shown) in [
             ("iscsi://me%secret@h:1/iqn.a:b/1?sessions=2", "iscsi://me%***@h:1/iqn.a:b/1?sessions=2"),
             ("iscsi://me%se/c@r%et@h/iqn/1", "iscsi://me%***@h/iqn/1"),
+            ("iscsi://me%sec ret@h/iqn/1", "iscsi://me%***@h/iqn/1"),
+            ("iscsi://me%x://y@h/iqn/1", "iscsi://me%***@h/iqn/1"),
+            ("ISCSI://me%secret@h/iqn/1", "ISCSI://me%***@h/iqn/1"),
             ("iscsi://me@h/iqn/1", "iscsi://me@h/iqn/1"),
             ("iscsi://h/iqn/1?x=100%25", "iscsi://h/iqn/1?x=100%25"),
+            ("stripe:iscsi://h/iqn/%*4 --set x=1@2", "stripe:iscsi://h/iqn/%*4 --set x=1@2"),
+            ("iscsi://h/iqn/1?chap-password=a;b=2", "iscsi://h/iqn/1?chap-password=***;b=2"),
             (
                 "mqblk run j.fio --target=stripe:iscsi://a%b@h/i/1+iscsi://c%d@h/i/2 --set x=1@2%",
                 "mqblk run j.fio --target=stripe:iscsi://a%***@h/i/1+iscsi://c%***@h/i/2 --set x=1@2%",
             ),
+            ("nbds://me:secret@h:1/d?timeout=2", "nbds://me:***@h:1/d?timeout=2"),
+            ("nbds+unix://me:secret@/d?socket=s", "nbds+unix://me:***@/d?socket=s"),
+            ("nbds://me:se/c ret@h/d", "nbds://me:***@h/d"),
+            ("nbds://me@h:1/a@b", "nbds://me@h:1/a@b"),
+            ("nbd://[::1]:7/a@b", "nbd://[::1]:7/a@b"),
+            ("iscis://me%se/cret@h/iqn/1", "iscis://me%***@h/iqn/1"),
+            ("write './iscis://me%secret@h/iqn/1'", "write './iscis://me%***@h/iqn/1'"),
+            ("target 'https://me:secret@h/d': no", "target 'https://me:***@h/d': no"),
             ("rbd:p/i:id=me:key=SEC\\:RET==:images=2", "rbd:p/i:id=me:key=***:images=2"),
             ("rbd:p/i:key=SECRET", "rbd:p/i:key=***"),
-            ("/a:key=b", "/a:key=b"),
+            ("rbd:p/i:k\\ey=SECRET", "rbd:p/i:k\\ey=***"),
+            ("rbd:p/i:keyring=/a:keyfile=b", "rbd:p/i:keyring=/a:keyfile=b"),
+            ("rdb:p/i:key=SECRET", "rdb:p/i:key=***"),
+            ("tls: key=/a and nr_requests=1", "tls: key=/a and nr_requests=1"),
             (
                 "[a]\nfilename=iscsi\\://me%secret@h\\:1/i\\:b/1\nbs=4k",
                 "[a]\nfilename=iscsi\\://me%***@h\\:1/i\\:b/1\nbs=4k",
@@ -92,6 +213,7 @@ mod tests {
             ("[a]\nfilename=rbd\\:p/i\\:key=SEC\nbs=4k", "[a]\nfilename=rbd\\:p/i\\:key=***\nbs=4k"),
         ] {
             assert_eq!(without_secrets(text), shown);
+            assert_eq!(Masked::new(shown).as_str(), shown, "masking again changes nothing");
             assert_eq!(is_hidden(shown), text != shown, "{shown}");
         }
     }

@@ -3,11 +3,12 @@
 //!
 //! Guarantees: a thread that logs never waits. Lines go through a bounded list to a thread of their own. When no process reads standard
 //! error, lines are lost and counted, and disks are still served. A closed standard error is no error. One line is one record, whatever
-//! characters a client puts into a name. Under systemd (`$JOURNAL_STREAM` names standard error) the journal records time and level, so
-//! lines begin with the level as `<N>` instead.
+//! characters a client puts into a name. No line has a password or key of a target. Under systemd (`$JOURNAL_STREAM` names standard
+//! error) the journal records time and level, so lines begin with the level as `<N>` instead.
 //! Does not do: files, rotation, a filter by module.
 
 use clap::ValueEnum;
+use host::secrets::without_secrets;
 use lab::report::num;
 use log::kv::{self, VisitSource};
 use log::{Level, LevelFilter, Metadata, Record};
@@ -135,7 +136,8 @@ impl log::Log for Logger {
             return;
         }
         let fields = Fields::of(record);
-        let mut text = line(self.style, now(), record.level(), &record.args().to_string(), &fields);
+        let message = without_secrets(&record.args().to_string());
+        let mut text = line(self.style, now(), record.level(), &message, &fields);
         // Relaxed: only a count.
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
@@ -165,7 +167,8 @@ impl Fields {
 
 impl<'a> VisitSource<'a> for Fields {
     fn visit_pair(&mut self, key: kv::Key<'a>, value: kv::Value<'a>) -> Result<(), kv::Error> {
-        let value = value.to_u64().map_or_else(|| Value::from(value.to_string()), Value::from);
+        let text = || Value::from(without_secrets(&value.to_string()));
+        let value = value.to_u64().map_or_else(text, Value::from);
         self.0.push((key.to_string(), value));
         Ok(())
     }

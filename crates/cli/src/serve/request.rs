@@ -11,6 +11,7 @@ use crate::status::Failure;
 use ::config::reader::printable;
 use host::handed::{At, Socket};
 use host::net::certificates::NbdTls;
+use host::secrets::without_secrets;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
@@ -66,6 +67,7 @@ impl Request {
         };
         let ((plan, left_out), mut warnings) = Request::read(args, checked)?;
         warnings.extend(left_out.iter().map(|e| format!("{} is left out: {}", e.of, e.text)));
+        warnings.extend(secret_argument(args));
         let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
         warnings.extend(
             idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),
@@ -108,6 +110,16 @@ impl Request {
         let done = plan.check(&host).and_then(then).map_err(|e| origin.locate(&e))?;
         Ok((done, warnings))
     }
+}
+
+/// Returns a warning if the command line has a secret: /proc/PID/cmdline shows it to every user of this machine.
+fn secret_argument(args: &ServeArgs) -> Option<String> {
+    let text = args.what.as_ref()?.to_string_lossy();
+    (without_secrets(&text) != text).then(|| {
+        "every local user can read the password or key on this command line (ps): put the target into a configuration, \
+         the password into LIBISCSI_CHAP_PASSWORD, the key into a keyring"
+            .to_owned()
+    })
 }
 
 enum Source<'a> {

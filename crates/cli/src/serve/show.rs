@@ -58,7 +58,7 @@ fn iothread(thread: &IoThreadPlan) -> String {
 }
 
 fn disk_line(disk: &DiskPlan) -> String {
-    let targets: Vec<String> = disk.targets.iter().map(|t| t.text.escape_debug().to_string()).collect();
+    let targets: Vec<String> = disk.targets.iter().map(|t| t.text.as_str().escape_debug().to_string()).collect();
     let mut parts = vec![match disk.stripe {
         None => targets.join(" "),
         Some(stripe) => format!("stripe in chunks of {} over {}", stripe.chunk_text(), targets.join(" ")),

@@ -6,7 +6,7 @@
 
 use config::reader::{shown, text_of, whole};
 use host::driver::multipath::{MultipathTarget, option_names};
-use host::secrets::without_secrets;
+use host::secrets::{Masked, without_secrets};
 use host::serve::check::PlanItem;
 use host::serve::plan::{STRIPE_CHUNK, TargetPlan};
 use host::target::TargetSpec;
@@ -93,7 +93,7 @@ pub fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) ->
         section.refuse(key, format!("target={}: {}", shown(&without_secrets(&text)), shown(&e.to_string())));
         TargetSpec::Null(Default::default())
     });
-    TargetPlan { spec, text: without_secrets(&text) }
+    TargetPlan { spec, text: Masked::new(&text) }
 }
 
 fn chunk_bytes(section: &mut Section<'_, '_>, chunk: Option<&str>) -> u64 {
@@ -185,5 +185,5 @@ fn multipath(
     let made = made.ok()?;
     let options: Vec<String> = options.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let text = format!("{MULTIPATH}:{}:{}", options.join(","), targets.join("+"));
-    Some(TargetPlan { spec: TargetSpec::Multipath(Box::new(made)), text })
+    Some(TargetPlan { spec: TargetSpec::Multipath(Box::new(made)), text: Masked::new(&text) })
 }

@@ -50,6 +50,7 @@ mod serve_nbd;
 mod serve_paths;
 mod serve_postgres;
 mod serve_rbd;
+mod serve_secrets;
 mod serve_stripe;
 mod serve_stuck;
 mod serve_systemd;

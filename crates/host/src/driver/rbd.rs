@@ -184,7 +184,7 @@ fn connect(target: &RbdTarget) -> Result<Cluster> {
     if cluster.option("client_mount_timeout").as_deref() == Some(CEPHS_MOUNT_TIMEOUT) {
         cluster.set("client_mount_timeout", MOUNT_TIMEOUT)?;
     }
-    target.options.iter().try_for_each(|(name, value)| cluster.set(name, value))?;
+    target.options.0.iter().try_for_each(|(name, value)| cluster.set(name, value))?;
     cluster.connect()?;
     Ok(cluster)
 }

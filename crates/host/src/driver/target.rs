@@ -4,6 +4,7 @@
 use super::host_driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
+use crate::secrets::without_secrets;
 use blk::id::SECTOR_SHIFT;
 use std::fmt;
 use std::path::{Component, Path};
@@ -14,9 +15,9 @@ use std::sync::Arc;
 pub struct TargetWarning(String);
 
 impl TargetWarning {
-    /// Makes a warning with this text.
+    /// Makes a warning with this text, without passwords and keys of targets.
     pub fn new(what: impl fmt::Display) -> TargetWarning {
-        TargetWarning(what.to_string())
+        TargetWarning(without_secrets(&what.to_string()))
     }
 }
 

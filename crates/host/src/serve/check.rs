@@ -15,6 +15,7 @@ use super::plan::{
 };
 use crate::driver::target::same_path;
 use crate::run::{RUN_SETTINGS, check_settings};
+use crate::secrets::without_secrets;
 use crate::target::TargetSpec;
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::settings::QueueConfig;
@@ -66,7 +67,7 @@ pub struct PlanError {
 
 impl Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
+        f.write_str(&without_secrets(&self.text))?;
         if self.of.is_empty() { Ok(()) } else { write!(f, " ({})", self.of) }
     }
 }

@@ -7,6 +7,7 @@
 
 use super::geometry::Geometry;
 use super::mapping::Mapping;
+use crate::secrets::Masked;
 use crate::target::TargetSpec;
 use std::path::Path;
 
@@ -97,10 +98,10 @@ pub struct DiskPlan {
 
 impl DiskPlan {
     /// Makes a disk with the defaults: direct, write back, discard, errors reported.
-    pub fn new(name: impl Into<String>, target: TargetSpec, target_text: impl Into<String>) -> DiskPlan {
+    pub fn new(name: impl Into<String>, target: TargetSpec, target_text: impl AsRef<str>) -> DiskPlan {
         DiskPlan {
             name: name.into(),
-            targets: vec![TargetPlan { spec: target, text: target_text.into() }],
+            targets: vec![TargetPlan { spec: target, text: Masked::new(target_text.as_ref()) }],
             stripe: None,
             settings: Vec::new(),
             read_only: false,
@@ -131,8 +132,8 @@ impl DiskPlan {
 pub struct TargetPlan {
     /// The parsed target.
     pub spec: TargetSpec,
-    /// The target as typed, for messages.
-    pub text: String,
+    /// The target as typed, for messages, without its secrets.
+    pub text: Masked,
 }
 
 impl TargetPlan {

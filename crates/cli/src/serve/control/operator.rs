@@ -16,6 +16,7 @@ use crate::status::Failure;
 use host::driver::PathCommand;
 use host::handed;
 use host::privileges::Account;
+use host::secrets::without_secrets;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
 use host::serve::mapping::{Mapping, MappingEntry};
@@ -207,7 +208,8 @@ impl Operator {
     pub fn answer(&self, question: Question) -> Answer {
         match self.try_answer(question) {
             Ok(value) => Answer::Ok(value),
-            Err(Refused { mut message, done }) => {
+            Err(Refused { message, done }) => {
+                let mut message = without_secrets(&message);
                 if let Some(user) = self.args.user.as_ref().filter(|_| message.contains("Permission denied")) {
                     message += &format!(" (since --user the daemon runs as '{user}', which must be allowed to)");
                 }

@@ -63,7 +63,7 @@ pub fn stats(daemon: &View) -> Value {
             "held_on_enospc": disk.held_on_enospc(),
         });
         if plan.stripe.is_some() {
-            out["members"] = plan.targets.iter().zip(disk.members()).map(|(t, m)| member(&t.text, m)).collect();
+            out["members"] = plan.targets.iter().zip(disk.members()).map(|(t, m)| member(t.text.as_str(), m)).collect();
         }
         if let Some(c) = disk.connections() {
             out["connections"] = json!({ "wanted": c.wanted, "up": c.up, "losses": c.losses, "replayed": c.replayed });

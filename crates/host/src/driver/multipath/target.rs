@@ -19,6 +19,7 @@ use crate::driver::rbd::{Rbd, RbdTarget};
 use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
+use crate::secrets::without_secrets;
 use crate::target::{TargetSpec, has_kind};
 use blk::driver::Driver;
 use blk::id::{MAX_CPUS, SECTOR_SHIFT};
@@ -142,7 +143,7 @@ impl MultipathTarget {
             let spec = TargetSpec::parse(text).map_err(|e| e.within("target 'multipath:'"))?;
             let name = match &spec {
                 TargetSpec::Iscsi(target) => target.to_string(),
-                _ => (*text).to_owned(),
+                _ => without_secrets(text),
             };
             let numbered = format!("{name} #");
             let same = paths.iter().filter(|p| p.name == name || p.name.starts_with(&numbered)).count();
@@ -493,7 +494,7 @@ const OP_TIMEOUT: &str = "rados_osd_op_timeout";
 
 /// Whether requests of this image fail after a time limit, so that another path can retry them.
 fn limits_time(target: &RbdTarget) -> bool {
-    target.options.iter().any(|(name, _)| name == OP_TIMEOUT)
+    target.options.0.iter().any(|(name, _)| name == OP_TIMEOUT)
 }
 
 /// How long an NBD server may be silent before its requests are retried on another path, unless its target sets `timeout`.
@@ -577,7 +578,7 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
         }
         TargetSpec::Rbd(mut target) => {
             (target.images, target.exclusive) = (1, false);
-            target.options.push(("rbd_cache".into(), "false".into()));
+            target.options.0.push(("rbd_cache".into(), "false".into()));
             TargetSpec::Rbd(target)
         }
         other => other,

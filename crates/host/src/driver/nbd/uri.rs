@@ -116,9 +116,13 @@ fn read(text: &str) -> std::result::Result<NbdTarget, String> {
         let (name, value) = item.split_once('=').unwrap_or((item, ""));
         option(&mut target, &mut socket, &name.replace('-', "_"), &decode(value)?)?;
     }
+    // Messages do not contain the user, because a password may be with it.
     let authority = match authority.rsplit_once('@') {
         Some((_, host)) if is_tls => host,
-        Some(_) => return Err(format!("'{authority}': a user is for TLS; write nbds:// for nbd://")),
+        Some((_, host)) => return Err(format!("a user before '@{host}' is for TLS; write nbds:// for nbd://")),
+        None if authority.split_once(':').is_some_and(|(_, port)| has_user(port, rest)) => {
+            return Err("a user's name with a '/' is not possible; leave the user out".into());
+        }
         None => authority,
     };
     target.address = match (is_unix, socket) {
@@ -129,6 +133,11 @@ fn read(text: &str) -> std::result::Result<NbdTarget, String> {
         (false, None) => host(authority)?,
     };
     Ok(target)
+}
+
+/// Whether the text before the first `/` is the beginning of a user and password with a `/` in it.
+fn has_user(port: &str, rest: &str) -> bool {
+    rest.contains('@') && !rest.starts_with('[') && !port.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn option(
@@ -300,7 +309,8 @@ mod tests {
             ("nbd://h:0/", "the port must be 1..=65535"),
             ("nbd://h:99999/", "the port must be"),
             ("nbd://[::1/", "']' is missing"),
-            ("nbd://u@h/", "a user is for TLS"),
+            ("nbd://u@h/", "a user before '@h' is for TLS"),
+            ("nbds://u:a/b@h/", "a user's name with a '/'"),
             ("nbd://h/%zz", "two hexadecimal digits"),
             ("nbd://h/%00", "no zero byte"),
             ("nbd://h/a#b", "fragment"),

@@ -34,7 +34,17 @@ pub struct RbdTarget {
     /// Takes the exclusive lock, and never releases it to others.
     pub exclusive: bool,
     /// Options of Ceph's configuration.
-    pub options: Vec<(String, String)>,
+    pub options: CephOptions,
+}
+
+/// Names and values of options. `Debug` prints the names only, because a value may be a key.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct CephOptions(pub Vec<(String, String)>);
+
+impl fmt::Debug for CephOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
 }
 
 impl Default for RbdTarget {
@@ -49,7 +59,7 @@ impl Default for RbdTarget {
             cluster: None,
             images: 1,
             exclusive: false,
-            options: Vec::new(),
+            options: CephOptions::default(),
         }
     }
 }
@@ -157,7 +167,7 @@ fn set(target: &mut RbdTarget, name: &str, value: String) -> Option<&'static str
             Ok(n) if (1..=MAX_IMAGES).contains(&n) => target.images = n,
             _ => return Some("1..=64"),
         },
-        _ => target.options.push((name.to_owned(), value)),
+        _ => target.options.0.push((name.to_owned(), value)),
     }
     None
 }
@@ -186,13 +196,15 @@ mod tests {
             conf: Some("/etc/c:d.conf".into()),
             images: 4,
             exclusive: true,
-            options: vec![("mon_host".into(), "10.0.0.1:6789;b".into())],
+            options: CephOptions(vec![("mon_host".into(), "10.0.0.1:6789;b".into())]),
             ..RbdTarget::default()
         };
         assert_eq!(all, expected);
         assert_eq!(all.to_string(), "p/n/i:1@2@s/1");
         // The value may contain separators of names.
-        assert_eq!(parse("rbd:p/i:keyring=/a/b=c@d").unwrap().options, [("keyring".to_owned(), "/a/b=c@d".to_owned())]);
+        let options = parse("rbd:p/i:keyring=/a/b=c@d").unwrap().options;
+        assert_eq!(options.0, [("keyring".to_owned(), "/a/b=c@d".to_owned())]);
+        assert_eq!(format!("{options:?}"), "[\"keyring\"]");
     }
 
     #[test]
