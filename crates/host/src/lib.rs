@@ -28,10 +28,12 @@
 //! | [`service`] | notifications to the service manager |
 //! | [`privileges`] | giving up root |
 //! | [`secrets`] | names of targets without their passwords |
+//! | [`ratelimit`] | limits of repeated log messages, with counts |
 //! | [`shell`] | quoting of words in printed commands |
 //! | [`error`] | the one error type |
 
 pub mod error;
+pub mod ratelimit;
 pub mod secrets;
 pub mod shell;
 #[allow(unsafe_code, reason = "system calls, rdtsc")]

@@ -3,11 +3,13 @@
 //!
 //! Guarantees: a thread that logs never waits. Lines go through a bounded list to a thread of their own. When no process reads standard
 //! error, lines are lost and counted, and disks are still served. A closed standard error is no error. One line is one record, whatever
-//! characters a client puts into a name. No line has a password or key of a target. Under systemd (`$JOURNAL_STREAM` names standard
-//! error) the journal records time and level, so lines begin with the level as `<N>` instead.
+//! characters a client puts into a name. No line has a password or key of a target. What a client, guest or target can cause is limited
+//! per message and peer; a later line counts what was suppressed. Under systemd (`$JOURNAL_STREAM` names standard error) the journal
+//! records time and level, so lines begin with the level as `<N>` instead.
 //! Does not do: files, rotation, a filter by module.
 
 use clap::ValueEnum;
+use host::ratelimit::{Message, Peer, Ratelimits, Suppressed, peer_of};
 use host::secrets::without_secrets;
 use lab::report::num;
 use log::kv::{self, VisitSource};
@@ -18,13 +20,20 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Maximum number of lines that wait for standard error.
 const LINES: usize = 4096;
 /// How long the end of the daemon waits for the last lines.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// Time between two checks for counts of suppressed lines.
+const COUNTS: Duration = Duration::from_secs(1);
+/// Where lines come from whose number clients, guests and targets determine; the others are the daemon's own.
+const LIMITED: &str = "mqblk_host";
+/// Key of the client that a line is about.
+const CLIENT: &str = "client";
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// How a line looks.
@@ -74,6 +83,7 @@ struct Logger {
     style: Style,
     lines: SyncSender<Line>,
     lost: AtomicU64,
+    limits: Arc<Mutex<Ratelimits>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +101,13 @@ pub fn start(format: Format, least: Least) -> Logging {
         Format::Text if is_journal() => Style::Journal,
         Format::Text => Style::Text,
     };
+    let limits = Arc::default();
     // Without a thread there is no log; that is no reason not to serve.
-    let _ = std::thread::Builder::new().name("mqblk-log".into()).spawn(move || write(&to_write));
-    let logger = Logger { style, lines: lines.clone(), lost: AtomicU64::new(0) };
+    let _ = std::thread::Builder::new().name("mqblk-log".into()).spawn({
+        let limits = Arc::clone(&limits);
+        move || write(&to_write, style, &limits)
+    });
+    let logger = Logger { style, lines: lines.clone(), lost: AtomicU64::new(0), limits };
     if log::set_boxed_logger(Box::new(logger)).is_ok() {
         log::set_max_level(least.into());
     }
@@ -109,14 +123,42 @@ impl Drop for Logging {
     }
 }
 
-fn write(lines: &Receiver<Line>) {
-    for line in lines {
+fn write(lines: &Receiver<Line>, style: Style, limits: &Mutex<Ratelimits>) {
+    // There is nowhere to report an error to.
+    let put = |text: &str| drop(io::stderr().write_all(text.as_bytes()));
+    let count = |counts: Vec<Suppressed>| counts.iter().for_each(|c| put(&counted(style, c)));
+    let limits = || limits.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut counts_due = Instant::now() + COUNTS;
+    loop {
+        let line = lines.recv_timeout(COUNTS);
+        let now = Instant::now();
+        if now >= counts_due {
+            counts_due = now + COUNTS;
+            let expired = limits().expired(now);
+            count(expired);
+        }
         match line {
-            // There is nowhere to report an error to.
-            Line::Text(text) => drop(io::stderr().write_all(text.as_bytes())),
-            Line::Flushed(told) => drop(told.send(())),
+            Ok(Line::Text(text)) => put(&text),
+            Ok(Line::Flushed(told)) => {
+                let all = limits().end();
+                count(all);
+                let _ = told.send(());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// The line that counts suppressed messages.
+fn counted(style: Style, suppressed: &Suppressed) -> String {
+    let Suppressed { count, peer, last } = suppressed;
+    let mut fields = vec![("suppressed".to_owned(), Value::from(*count))];
+    if !peer.is_empty() {
+        fields.push(("peer".to_owned(), Value::from(peer.as_str())));
+    }
+    let message = format!("{count} messages suppressed, the last: {last}");
+    line(style, now(), Level::Warn, &message, &Fields(fields))
 }
 
 /// Whether standard error goes to the journal, which names its stream by device and inode in `$JOURNAL_STREAM`.
@@ -135,8 +177,10 @@ impl log::Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let fields = Fields::of(record);
-        let message = without_secrets(&record.args().to_string());
+        let (fields, message) = (Fields::of(record), without_secrets(&record.args().to_string()));
+        if record.target().starts_with(LIMITED) && !self.passes(record, &fields, &message) {
+            return;
+        }
         let mut text = line(self.style, now(), record.level(), &message, &fields);
         // Relaxed: only a count.
         let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -152,6 +196,18 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
+impl Logger {
+    /// Whether the message is logged. Otherwise it is counted.
+    fn passes(&self, record: &Record<'_>, fields: &Fields, text: &str) -> bool {
+        let message =
+            Message { file: record.file_static().unwrap_or_default(), line: record.line().unwrap_or_default() };
+        let (name, is_client) = fields.peer();
+        let peer = if is_client { Peer::Client(&name) } else { Peer::Configured(&name) };
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.passes(message, peer, text, Instant::now())
+    }
+}
+
 /// Keys and values.
 #[derive(Default)]
 struct Fields(Vec<(String, Value)>);
@@ -162,6 +218,14 @@ impl Fields {
         // The visitor never fails.
         let _ = record.key_values().visit(&mut fields);
         fields
+    }
+
+    /// Returns what the record is about, and whether that is a client. Numbers do not count: a guest has many virtqueues.
+    fn peer(&self) -> (String, bool) {
+        let texts = self.0.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+        let all: Vec<_> =
+            texts.map(|(key, text)| if key == CLIENT { peer_of(text) } else { text.to_owned() }).collect();
+        (all.join(" "), self.0.iter().any(|(key, _)| key == CLIENT))
     }
 }
 

@@ -125,3 +125,45 @@ fn a_daemon_does_not_outlive_its_test() {
     drop(daemon);
     assert!(!Path::new(&process).exists());
 }
+
+/// Returns how many lines of a log in JSON have this message, and how many are counted as suppressed.
+fn lines_of(log: &str, message: &str) -> (usize, u64) {
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let about: Vec<Value> = lines.filter(|line| line["message"].as_str().unwrap().contains(message)).collect();
+    let (counts, printed): (Vec<_>, Vec<_>) = about.iter().partition(|line| line["suppressed"].is_u64());
+    (printed.len(), counts.iter().map(|line| line["suppressed"].as_u64().unwrap()).sum())
+}
+
+/// Once, every client wrote two lines: connecting in a loop wrote 24 GB a day.
+#[test]
+fn clients_in_a_loop_write_few_lines_and_are_counted() {
+    const CLIENTS: usize = 2000;
+    /// A burst, for each 5 s that have begun.
+    const BURST: u64 = 10;
+    let dir = Dir::new("log-limit");
+    let daemon = serving(&dir, &["--log-format=json"]);
+    let began = Instant::now();
+    for _ in 0..CLIENTS {
+        let mut client = UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap();
+        // It is accepted, so that it is logged before the daemon ends.
+        client.read_exact(&mut [0; 18]).unwrap();
+    }
+    for _ in 0..200 {
+        UnixStream::connect(dir.path("a.img.vhost.sock")).unwrap();
+    }
+    for _ in 0..200 {
+        // Not a message of vhost-user.
+        UnixStream::connect(dir.path("a.img.vhost.sock")).unwrap().write_all(&[0xff; 64]).unwrap();
+    }
+    nbd(&dir, "h.pread(512, 0)").exits(0);
+    daemon.signal("TERM");
+    let log = daemon.ends().exits(0).err;
+    let bound = BURST * (began.elapsed().as_secs() / 5 + 1);
+    let (printed, suppressed) = lines_of(&log, "before it chose an export");
+    assert_eq!(printed as u64 + suppressed, CLIENTS as u64, "each client is logged or counted:\n{log}");
+    assert!((1..=bound).contains(&(printed as u64)), "{printed} lines:\n{log}");
+    let (dropped, _) = lines_of(&log, "a client was dropped");
+    assert!((1..=bound).contains(&(dropped as u64)), "{dropped} lines:\n{log}");
+    // Four messages of clients, their counts, and what the daemon says of itself.
+    assert!((log.lines().count() as u64) < 8 * bound + 20, "{log}");
+}
