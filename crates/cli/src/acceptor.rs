@@ -63,8 +63,8 @@ impl Listener for TcpListener {
 }
 
 /// As [`host::net::socket::listen`].
-pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    host::net::socket::listen(path, None).map_err(|e| match e.kind() {
+pub fn bind(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
+    host::net::socket::listen(path, mode).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => io::Error::new(
             e.kind(),
             "another process listens there, or the file is not a socket; stop that process, or choose another path",

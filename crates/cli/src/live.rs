@@ -109,10 +109,10 @@ pub struct Server {
 impl Server {
     /// Listens for clients that ask about these disks. `None` if that is not possible here.
     pub fn start(run: &Prepared) -> Option<Server> {
-        let path = directory()?.join(format!("{}.sock", std::process::id()));
+        let path = directory().ok()?.join(format!("{}.sock", std::process::id()));
         // An earlier process with the same id may have left it behind.
         let _ = fs::remove_file(&path);
-        let (listener, file) = host::net::socket::listen(&path, None).ok()?;
+        let (listener, file) = host::net::socket::listen(&path, Some(0o600)).ok()?;
         let responder = Responder { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() };
         let changes = Arc::clone(&responder.changes);
         // Errors of a client do not affect the run, so they are ignored. A change may take long, so each client has a thread.
@@ -253,7 +253,7 @@ fn runs_text() -> String {
 
 /// Returns the process ids that have a socket.
 fn runs() -> Vec<u32> {
-    let Some(Ok(entries)) = directory().map(fs::read_dir) else { return Vec::new() };
+    let Ok(Ok(entries)) = directory().map(fs::read_dir) else { return Vec::new() };
     let pid = |e: io::Result<fs::DirEntry>| e.ok()?.file_name().to_str()?.strip_suffix(".sock")?.parse().ok();
     let mut pids: Vec<u32> = entries.filter_map(pid).collect();
     pids.sort_unstable();
@@ -295,7 +295,7 @@ enum AskError {
 
 /// Sends a question to a run and returns the answer.
 fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, AskError> {
-    let path = directory().ok_or(AskError::NoRun)?.join(format!("{pid}.sock"));
+    let path = directory().map_err(|_| AskError::NoRun)?.join(format!("{pid}.sock"));
     let mut client = runtime_dir::connect(&path, pid).map_err(|_| AskError::NoRun)?;
     let mut answer = move || -> io::Result<Answer> {
         client.set_read_timeout(Some(patience))?;

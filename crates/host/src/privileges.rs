@@ -201,6 +201,11 @@ pub fn no_new_privileges() -> Result<()> {
     rustix::thread::set_no_new_privs(true).map_err(|e| Error::os(e.into(), "PR_SET_NO_NEW_PRIVS"))
 }
 
+/// Returns the effective user. /proc/self is no place to look: it belongs to root while this process is not dumpable.
+pub fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Whether this process may write to the directory of a path.
 pub fn may_remove(path: &Path) -> bool {
     let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -69,7 +69,7 @@ pub struct ServeArgs {
     /// Interval of load balancing between IOThreads, in seconds; 0 = never; manually mapped virtqueues stay
     #[arg(help_heading = EXPORTS, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub balance: f64,
-    /// Control socket, for mqblk ctl [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
+    /// Control socket, for mqblk ctl [default: serve-PID.sock in /run/mqblk for root, in $XDG_RUNTIME_DIR/mqblk for others]
     #[arg(help_heading = DAEMON, long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
     /// Serve metrics for Prometheus (GET /metrics) at this address

@@ -79,6 +79,8 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     interrupt::exit_at_second(&[SIGINT, SIGTERM])?;
     let manager = Manager::of_environment()?;
     client_memory::set_limit(args.max_client_memory.unwrap_or_else(client_memory::default_limit));
+    // A daemon that could not be controlled begins no export.
+    let control = control::Socket::bind(args.control.as_deref(), user)?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));
     for export in daemon.plan().exports() {
@@ -93,7 +95,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), manager.clone(), move || closing.close()));
-    let mut servers = Servers::start(&operator, args, user)?;
+    let mut servers = Servers::start(&operator, args, user, control)?;
     if let Some(user) = user {
         operator.assume(user, &servers.paths())?;
     }

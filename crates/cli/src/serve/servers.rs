@@ -5,7 +5,7 @@
 //! are connected stay. Does not: make a socket anew that the service manager handed over.
 
 use super::args::ServeArgs;
-use super::control::{Operator, Server};
+use super::control::{Operator, Server, Socket};
 use super::metrics;
 use crate::status::Failure;
 use host::privileges::Account;
@@ -23,7 +23,7 @@ pub struct Servers<'a> {
 }
 
 impl<'a> Servers<'a> {
-    /// Listens where `args` say.
+    /// Answers clients of `control`, and listens for those of the metrics where `args` say.
     ///
     /// # Errors
     /// A socket cannot be made.
@@ -31,8 +31,9 @@ impl<'a> Servers<'a> {
         operator: &Arc<Operator>,
         args: &'a ServeArgs,
         user: Option<&'a Account>,
+        socket: Socket,
     ) -> Result<Servers<'a>, Failure> {
-        let control = control(operator, args, user)?;
+        let control = control(operator, socket)?;
         let metrics = args.metrics.clone().or_else(metrics::handed_over);
         let metrics = metrics.map(|at| page(operator, &at)).transpose()?;
         if let Some(at) = metrics.as_ref().map(metrics::Server::at) {
@@ -57,7 +58,8 @@ impl<'a> Servers<'a> {
     /// Makes sockets anew whose paths no longer name them. Logs what it did, and failures.
     pub fn listen_again(&mut self) {
         if is_gone(self.control.served()) {
-            let new = control(&self.operator, self.args, self.user);
+            let socket = Socket::bind(self.args.control.as_deref(), self.user);
+            let new = socket.and_then(|socket| control(&self.operator, socket));
             replace(&mut self.control, new, |server| server.path().display().to_string());
         }
         if let Some(metrics) = self.metrics.as_mut().filter(|metrics| is_gone(metrics.served())) {
@@ -82,8 +84,8 @@ fn replace<T>(old: &mut T, new: Result<T, Failure>, at: impl FnOnce(&T) -> Strin
     }
 }
 
-fn control(operator: &Arc<Operator>, args: &ServeArgs, user: Option<&Account>) -> Result<Server, Failure> {
-    let server = Server::start(operator, args.control.as_deref(), user)?;
+fn control(operator: &Arc<Operator>, socket: Socket) -> Result<Server, Failure> {
+    let server = Server::start(operator, socket)?;
     operator.watch_path(server.served());
     Ok(server)
 }

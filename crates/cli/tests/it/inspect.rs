@@ -64,7 +64,7 @@ fn help_names_every_command_setting_and_target() {
 /// Returns a command of mqblk that finds only runs in this directory, so that other tests' runs do not interfere.
 fn alone(dir: &Dir, args: &[&str]) -> std::process::Command {
     let mut command = dir.command(args);
-    command.env("XDG_RUNTIME_DIR", dir.as_path());
+    command.env("MQBLK_RUNTIME_DIR", dir.as_path());
     command
 }
 

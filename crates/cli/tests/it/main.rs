@@ -51,6 +51,7 @@ mod serve_paths;
 mod serve_postgres;
 mod serve_rbd;
 mod serve_secrets;
+mod serve_socket;
 mod serve_stripe;
 mod serve_stuck;
 mod serve_systemd;

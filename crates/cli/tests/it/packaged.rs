@@ -57,7 +57,7 @@ fn zsh_completes_settings() {
 #[test]
 fn a_running_daemons_disks_are_offered() {
     let dir = Dir::new("completion");
-    let runtime = format!("export XDG_RUNTIME_DIR={}\n", dir.as_path().display());
+    let runtime = format!("export MQBLK_RUNTIME_DIR={}\n", dir.as_path().display());
     // A shell waits half a second for a daemon's answer, which may be too short on a busy machine.
     let script = "mqblk serve ram:size=1m > serve.out 2>&1 & serve=$!
                   export _CLAP_COMPLETE_INDEX=3 _CLAP_IFS=$'\\n' COMPLETE=bash

@@ -224,7 +224,7 @@ fn an_ordinary_user_mounts_too() {
     dir.program("cp", &[env!("CARGO_BIN_EXE_mqblk"), "mqblk"]).exits(0);
     dir.file(
         "as-user",
-        "./mqblk serve c.toml > out 2> err & daemon=$!
+        "./mqblk serve c.toml --control ctl.sock > out 2> err & daemon=$!
         until grep -q 'serving on' err; do kill -0 $daemon || { cat err; exit 3; }; done
         id -un; stat -c '%s %U' mount; grep -c \"$PWD/mount fuse.mqblk rw\" /proc/mounts
         dd if=/dev/zero of=mount bs=4k count=10 conv=notrunc,fsync oflag=direct 2>/dev/null && echo written

@@ -68,7 +68,7 @@ fn the_next_daemon_removes_the_socket_of_a_killed_one() {
     let mut sockets = Vec::new();
     for kill in [true, false] {
         let mut command = dir.command(&["serve", "ram:size=1m"]);
-        command.env("XDG_RUNTIME_DIR", &run).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.env("MQBLK_RUNTIME_DIR", &run).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = Running::start(&mut command);
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         assert!(lines.any(|l| l.unwrap().contains("serving on")));

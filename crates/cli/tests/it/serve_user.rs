@@ -7,6 +7,7 @@ use common::{Dir, KeepGoing};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vuclient::{VerifyOptions, verify};
@@ -116,9 +117,9 @@ fn sockets_that_cannot_be_removed_are_reported_and_replaced() {
         done.says(&["cannot remove this socket at shutdown: give that user write access", "a socket is left behind"]);
         UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap_err();
     }
-    let control = std::env::temp_dir().join("mqblk-1234");
-    assert_eq!(fs::read_dir(&control).unwrap().count(), 0, "but its control socket is in a directory of its own");
-    fs::remove_dir(&control).unwrap();
+    let control = Path::new("/run/mqblk-uid-1234");
+    assert_eq!(fs::read_dir(control).unwrap().count(), 0, "but its control socket is in a directory of its own");
+    fs::remove_dir(control).unwrap();
 }
 
 #[test]

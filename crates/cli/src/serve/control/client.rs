@@ -19,15 +19,13 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }
-    let Some(dir) = runtime_dir::directory() else {
-        return Err(Failure::new("no daemon of this user was found; name its socket by --control"));
-    };
-    let alive = runtime_dir::sweep(&dir);
+    let dirs = runtime_dir::directories()?;
+    let alive: Vec<_> = dirs.iter().flat_map(|dir| runtime_dir::sweep(dir)).collect();
     match &alive[..] {
         [only] => Ok(only.clone()),
         [] => Err(Failure::new(format!(
-            "no daemon of this user serves (none listens in '{}'); start mqblk serve, or name its socket by --control",
-            dir.display()
+            "no daemon of this user serves (none listens in {}); start mqblk serve, or name its socket by --control",
+            dirs.iter().map(|dir| format!("'{}'", dir.display())).collect::<Vec<_>>().join(", ")
         ))),
         several => {
             let names: Vec<_> = several.iter().map(|p| format!("\n  --control {}", p.display())).collect();

@@ -15,4 +15,4 @@ pub mod topology;
 
 pub use message::{Answer, Question};
 pub use operator::Operator;
-pub use server::{NAME, Server};
+pub use server::{NAME, Server, Socket};

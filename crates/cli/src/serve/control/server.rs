@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The control socket: lines in, lines out.
 //!
-//! Guarantees: only the daemon's user can reach the socket, unless it is placed elsewhere. A stale socket is replaced, one in use is not.
+//! Guarantees: only the daemon's user and root can connect, wherever the socket is, unless systemd made it. A stale socket is replaced, one in use is not.
 //! The next daemon removes the sockets of killed daemons. A client that sends no line end, or too long a line, is disconnected and delays
 //! no other. The socket is removed when the daemon ends. Needs from callers: an [`Operator`] that answers from any thread.
 
@@ -10,16 +10,19 @@ use crate::acceptor::{Acceptor, bind};
 use crate::runtime_dir;
 use crate::status::Failure;
 use host::handed::{self, At};
+use host::net::socket::SocketFile;
 use host::privileges::Account;
 use host::served_path::ServedPath;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// `FileDescriptorName=` of a control socket that is handed over.
 pub const NAME: &str = "control";
+/// Permissions of the socket: a client controls the daemon.
+const MODE: u32 = 0o600;
 /// Longest line: a configuration may be in it.
 const LINE_BYTES: u64 = 2 << 20;
 /// Maximum number of clients at the same time.
@@ -29,35 +32,48 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may be idle.
 const IDLE: Duration = Duration::from_secs(300);
 
+/// A control socket that listens already, while there is no daemon yet. Clients wait.
+pub struct Socket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+impl Socket {
+    /// Listens at `path`, or at the default place where `mqblk ctl` of this user, or of `user`, looks.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(path: Option<&Path>, user: Option<&Account>) -> Result<Socket, Failure> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None if let Some(at) = handed_over() => at,
+            None => {
+                let dir = user.map_or_else(runtime_dir::directory, runtime_dir::directory_of)?;
+                runtime_dir::sweep(&dir);
+                dir.join(format!("serve-{}.sock", std::process::id()))
+            }
+        };
+        let bound = bind(&path, Some(MODE)).map_err(|e| Failure::new(format!("--control {}: {e}", path.display())));
+        let (listener, file) = bound?;
+        Ok(Socket { listener, file })
+    }
+}
+
 /// Answers clients until it is dropped.
 pub struct Server {
     acceptor: Acceptor,
 }
 
 impl Server {
-    /// Listens at `path`, or at the default place where `mqblk ctl` of this user, or of `user`, looks.
+    /// Answers clients of a socket.
     ///
     /// # Errors
-    /// The socket cannot be made.
-    pub fn start(operator: &Arc<Operator>, path: Option<&Path>, user: Option<&Account>) -> Result<Server, Failure> {
-        let path = match path {
-            Some(path) => path.to_owned(),
-            None if let Some(at) = handed_over() => at,
-            None => {
-                let dir = user.map_or_else(runtime_dir::directory, runtime_dir::directory_of).ok_or_else(|| {
-                    Failure::new(
-                        "no directory for the control socket that only this user can enter; name one by --control",
-                    )
-                })?;
-                runtime_dir::sweep(&dir);
-                dir.join(format!("serve-{}.sock", std::process::id()))
-            }
-        };
-        let (listener, file) = bind(&path).map_err(|e| Failure::new(format!("--control {}: {e}", path.display())))?;
+    /// No thread can start.
+    pub fn start(operator: &Arc<Operator>, socket: Socket) -> Result<Server, Failure> {
         let operator = Arc::clone(operator);
         // Errors of a client do not affect the daemon, so they are ignored.
         let serve = move |client| drop(converse(&client, &operator));
-        let acceptor = Acceptor::open("mqblk-ctl", (listener, Some(file)), CLIENTS, serve, drop)
+        let acceptor = Acceptor::open("mqblk-ctl", (socket.listener, Some(socket.file)), CLIENTS, serve, drop)
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
         Ok(Server { acceptor })
     }

@@ -103,7 +103,7 @@ impl Server {
                 (Socket::Tcp(listener), At::Tcp(at), None)
             }
             At::Unix(path) => {
-                let (listener, file) = bind(path).map_err(|e| failed(&e))?;
+                let (listener, file) = bind(path, None).map_err(|e| failed(&e))?;
                 (Socket::Unix(listener), at.0.clone(), Some(file))
             }
         };
