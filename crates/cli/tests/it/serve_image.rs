@@ -106,3 +106,50 @@ fn an_image_that_is_not_raw_is_served_only_on_request() {
     daemon.signal("TERM");
     daemon.ends().exits(0);
 }
+
+/// A directory whose file system has no direct I/O: ramfs.
+struct Buffered(Dir);
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path("fs")).output();
+    }
+}
+
+/// Once, `list` showed what was asked for, although the image was opened through the page cache.
+#[test]
+fn list_shows_whether_the_page_cache_is_in_use() {
+    let fs = Buffered(Dir::new("image-buffered"));
+    let dir = &fs.0;
+    fs::create_dir(dir.path("fs")).unwrap();
+    dir.program("mount", &["-t", "ramfs", "none", "fs"]).exits(0);
+    let disk = |name: &str, target: &str, more: &str| {
+        format!(
+            "[[disk]]\nname = \"{name}\"\n{target}\n{more}\n[[export]]\ntype = \"nbd\"\ndisk = \"{name}\"\nsocket = \"{name}.sock\"\n"
+        )
+    };
+    let stripe = "targets = [\"b.img\", \"fs/b.img\"]\nstack = \"stripe\"";
+    let paths = "targets = [\"fs/c.img\"]\nstack = \"multipath\"\npath_checker = \"none\"";
+    let all = [
+        disk("direct", "target = \"a.img\"", ""),
+        disk("fallback", "target = \"fs/a.img\"", ""),
+        disk("stripe", stripe, ""),
+        disk("paths", paths, ""),
+        disk("asked", "target = \"c.img\"", "direct = false"),
+    ];
+    dir.file("c.toml", &all.concat());
+    for name in ["a.img", "b.img", "c.img", "fs/a.img", "fs/b.img", "fs/c.img"] {
+        File::create(dir.path(name)).unwrap().set_len(1 << 20).unwrap();
+    }
+    let daemon = dir.start(&["serve", "c.toml", "--control=ctl.sock"], "serving");
+    assert!(daemon.seen().contains("does not support direct I/O"), "{}", daemon.seen());
+    let list = dir.mqblk(&["ctl", "--control=ctl.sock", "list", "--json"]).exits(0).json();
+    let direct: Vec<_> = list["disks"].as_array().unwrap().iter().map(|d| d["direct"].as_bool().unwrap()).collect();
+    assert_eq!(direct, [true, false, false, false, false]);
+    let text = dir.mqblk(&["ctl", "--control=ctl.sock", "list"]).exits(0).out;
+    let of = |disk: &str| text.lines().find(|l| l.starts_with(&format!("disk {disk}:"))).unwrap().to_owned();
+    assert!(of("fallback").contains(", through the page cache"), "{text}");
+    assert!(!of("direct").contains("page cache"), "{text}");
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}

@@ -164,6 +164,10 @@ impl HostDriver for File {
         Some(self.ring(hctx).fd())
     }
 
+    fn is_direct(&self) -> Option<bool> {
+        Some(File::is_direct(self))
+    }
+
     fn space(&self) -> &dyn Space {
         self
     }

@@ -50,6 +50,12 @@ pub trait HostDriver: Driver {
         None
     }
 
+    /// Returns whether I/O bypasses the page cache of this host; `None`: it is no file or block device of this host. A file whose file
+    /// system lacks direct I/O is opened without it.
+    fn is_direct(&self) -> Option<bool> {
+        None
+    }
+
     /// Returns the interface that saves system calls for a thread that alone issues requests.
     fn issuer(&self) -> &dyn Issuer {
         &Plain

@@ -184,6 +184,11 @@ impl ServedDisk {
         &self.members
     }
 
+    /// Returns whether I/O to all its images bypasses the page cache; `None`: it has no image.
+    pub fn is_direct(&self) -> Option<bool> {
+        self.members.iter().filter_map(|m| m.driver.is_direct()).reduce(|all, is| all && is)
+    }
+
     /// Returns the stripe map; `None` if the disk is not striped.
     pub fn stripe(&self) -> Option<&StripeMap> {
         self.map.as_deref()

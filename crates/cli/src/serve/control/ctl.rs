@@ -227,9 +227,10 @@ fn list(all: &Value) -> String {
     for disk in all["disks"].as_array().into_iter().flatten() {
         let ro = if disk["read_only"] == true { ", read-only" } else { "" };
         let drained = if disk["drained"] == true { ", drained" } else { "" };
+        let buffered = if disk["direct"] == false { ", through the page cache" } else { "" };
         let _ = writeln!(
             out,
-            "disk {}: {}, {} bytes, {} hardware queues, {}{ro}{drained}",
+            "disk {}: {}, {} bytes, {} hardware queues, {}{ro}{buffered}{drained}",
             text(disk, "name"),
             underneath(disk),
             disk["bytes"],

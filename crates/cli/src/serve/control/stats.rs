@@ -22,6 +22,9 @@ pub fn list(daemon: &View) -> Value {
     for (index, plan) in disks.iter().enumerate() {
         if let Some(disk) = daemon.disk(&plan.name) {
             part(&mut all, "disks", index, of_disk(&disk, daemon.image_troubles(&plan.name)));
+            if let Some(is_direct) = disk.is_direct() {
+                part(&mut all, "disks", index, json!({ "direct": is_direct }));
+            }
         }
     }
     for (index, export) in daemon.plan().exports().enumerate() {

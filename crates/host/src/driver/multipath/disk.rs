@@ -409,6 +409,10 @@ impl HostDriver for Multipath {
         Some(self.core.hctx_waits.get(hctx).fd())
     }
 
+    fn is_direct(&self) -> Option<bool> {
+        self.core.inners().filter_map(|(_, d)| d.is_direct()).reduce(|all, is| all && is)
+    }
+
     fn path(&self) -> &dyn DevicePath {
         self
     }
