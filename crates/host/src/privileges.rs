@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Giving up root once everything that needs it is open.
 //!
-//! Guarantees: [`Account::assume`] changes every thread of the process or fails. Afterwards no thread has a capability or another user,
-//! and there is no way back; this is checked in what the kernel reports. Needs from callers: a failure ends the process, because some of
-//! the changes may have happened. Does not do: filter system calls.
+//! Guarantees: [`Account::assume`] changes every thread of the process or fails. Afterwards no thread has a capability, inherits one to
+//! programs, or has another user, and there is no way back; this is checked in what the kernel reports. Needs from callers: a failure
+//! ends the process, because some of the changes may have happened; [`confinement`](crate::confinement) has emptied what programs
+//! inherit. Does not do: filter system calls.
 //!
 //! Source: setresuid(2), setgroups(2) with nptl(7): the C library's functions change all threads, the system calls one.
 
@@ -171,9 +172,10 @@ impl Account {
             let all = |key: &str, wanted: u32| {
                 field(&status, key).is_some_and(|v| v.split_whitespace().all(|n| n.parse() == Ok(wanted)))
             };
-            let no_powers = ["CapEff:", "CapPrm:"]
-                .iter()
-                .all(|key| field(&status, key).is_some_and(|v| v.trim().chars().all(|c| c == '0')));
+            let is_none = |v: &str| v.trim().chars().all(|c| c == '0');
+            let own = ["CapEff:", "CapPrm:", "CapInh:"].iter().all(|key| field(&status, key).is_some_and(is_none));
+            // Kernels before 4.3 have no ambient set.
+            let no_powers = own && field(&status, "CapAmb:").is_none_or(is_none);
             if !all("Uid:", self.uid) || !all("Gid:", self.gid) || !no_powers {
                 return Ok(Some(name.trim().to_owned()));
             }
@@ -193,12 +195,6 @@ fn status_of(task: &Path) -> io::Result<Option<String>> {
 
 fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim)
-}
-
-/// No program that is started from here, and none that this becomes, gets powers that this process has not. Threads that
-/// there are keep what they had: to be called before others are made.
-pub fn no_new_privileges() -> Result<()> {
-    rustix::thread::set_no_new_privs(true).map_err(|e| Error::os(e.into(), "PR_SET_NO_NEW_PRIVS"))
 }
 
 /// Returns the effective user. /proc/self is no place to look: it belongs to root while this process is not dumpable.

@@ -175,6 +175,18 @@ impl TargetSpec {
         }
     }
 
+    /// Whether a password or private key is read when it is opened. That of RBD comes from a keyring, if not from the target.
+    pub fn has_secrets(&self) -> bool {
+        match self {
+            TargetSpec::Iscsi(target) => target.chap.is_some() || target.target_user.is_some(),
+            TargetSpec::Rbd(_) => true,
+            TargetSpec::Nbd(target) => target.tls.as_ref().is_some_and(|tls| tls.certificates.is_some()),
+            TargetSpec::Multipath(target) => target.paths.iter().any(|path| path.spec.has_secrets()),
+            TargetSpec::Stripe(stripe) => stripe.members.iter().any(TargetSpec::has_secrets),
+            _ => false,
+        }
+    }
+
     /// Why there is no driver of it.
     fn is_no_driver(&self) -> Error {
         Error::usage(match self {

@@ -81,6 +81,9 @@ pub struct ServeArgs {
     /// Memory for the buffers of all clients together; guests' own memory does not count [default: half of the cgroup's, or of the machine's]
     #[arg(help_heading = DAEMON, long, value_name = "SIZE", value_parser = size)]
     pub max_client_memory: Option<u64>,
+    /// Allow core dumps even while passwords or private keys are in memory, and after --user
+    #[arg(help_heading = DAEMON, long)]
+    pub core_dumps: bool,
     /// Format of the log on standard error
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub log_format: Format,

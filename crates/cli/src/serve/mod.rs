@@ -6,6 +6,7 @@
 
 pub mod args;
 mod config;
+mod confinement;
 pub mod control;
 mod defaults;
 mod libvirt;
@@ -22,7 +23,7 @@ use crate::{interrupt, output};
 use args::ServeArgs;
 use control::Operator;
 use host::handed;
-use host::privileges::{self, Account};
+use host::privileges::Account;
 use host::serve::Balance;
 use host::serve::check::CheckedPlan;
 use host::serve::client_memory;
@@ -38,15 +39,14 @@ use std::time::Duration;
 
 /// Checks the request, prints the plan, and serves it until a signal arrives. SIGHUP makes the daemon read its configuration again.
 pub fn main(args: &ServeArgs) -> Outcome {
-    if args.user.is_some() && !args.dry_run {
-        // Threads inherit the flag from the thread that starts them, so set it before any other thread starts.
-        privileges::no_new_privileges()?;
-    }
-    // From here on, messages go to the log; an error in the request is printed as by any other command.
-    let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
     let user = args.user.as_deref().map(account).transpose()?;
     let problems = handed::take();
-    let request = Request::resolve(args)?;
+    let mut request = Request::resolve(args)?;
+    if !args.dry_run {
+        request.warnings.extend(confinement::begin(args, request.plan.plan())?);
+    }
+    // From here on, messages go to the log; an error in the request was printed as by any other command.
+    let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
     if let (Some(_), Some(kind)) = (&user, needs_root(&request.plan)) {
         let text = format!(
             "--user: exports of type={kind} need root again when they are removed or the daemon ends; serve them by a separate daemon"

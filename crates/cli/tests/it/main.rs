@@ -37,6 +37,7 @@ mod packaged;
 mod report;
 mod run;
 mod serve;
+mod serve_confinement;
 mod serve_ctl;
 mod serve_failed_flush;
 mod serve_fuse;

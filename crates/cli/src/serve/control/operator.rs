@@ -8,6 +8,7 @@ use super::message::{Answer, Mapped, Question};
 use super::{stats, topology};
 use crate::serve::args::ServeArgs;
 use crate::serve::config;
+use crate::serve::confinement;
 use crate::serve::defaults::Defaults;
 use crate::serve::metrics;
 use crate::serve::request::{Request, disk, flags_over_added};
@@ -147,6 +148,9 @@ impl Operator {
         let sockets: Vec<&Path> = exports.into_iter().chain(others).collect();
         sockets.iter().try_for_each(|path| user.give(path))?;
         user.assume()?;
+        if let Some(daemon) = daemon.as_ref() {
+            confinement::protect_secrets(&self.args, daemon.plan().plan())?;
+        }
         for path in sockets {
             if !host::privileges::may_remove(path) {
                 let socket = path.display().to_string();
@@ -185,7 +189,12 @@ impl Operator {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
         undrained(daemon).map_err(|e| Failure::new(e.message))?;
-        let changed = Request::read(&self.args, |plan| daemon.change(plan, false));
+        let changed = Request::read(&self.args, |plan| {
+            if let Err(e) = confinement::protect_secrets(&self.args, plan.plan()) {
+                log::error!("secrets may be in a core dump: {e}");
+            }
+            daemon.change(plan, false)
+        });
         let paths = if changed.is_ok() { daemon.check_paths() } else { Vec::new() };
         self.show(Some(daemon));
         let (changes, mut lines) = changed?;
@@ -282,6 +291,7 @@ impl Operator {
         plan.iothreads.append(&mut more.iothreads);
         plan.disks.append(&mut more.disks);
         plan.exports.append(&mut more.exports);
+        confinement::protect_secrets(&self.args, &plan)?;
         change(daemon, plan, false)
     }
 }

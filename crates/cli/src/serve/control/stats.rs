@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of a daemon as JSON: what it serves, and its counters. Counters only grow; times are nanoseconds.
 
-use crate::serve::show;
+use crate::serve::{confinement, show};
 use blk::bio::Op;
 use blk::stat::{DiskStats, HctxStats};
 use host::serve::ThreadReport;
@@ -36,6 +36,7 @@ pub fn list(daemon: &View) -> Value {
             part(&mut all, "exports", index, json!({ "gone": why }));
         }
     }
+    all["confinement"] = confinement::value();
     all["pid"] = json!(std::process::id());
     all
 }

@@ -9,6 +9,7 @@
 //! Source: mount(2), fuse(4), Linux Documentation/filesystems/fuse.rst; fusermount3(1) for `_FUSE_COMMFD`.
 
 use super::wire::MAX_DATA;
+use crate::confinement::Confinement;
 use crate::error::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -198,7 +199,13 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     drop(helper);
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        let ctx = format!("cannot mount at '{at_text}': {}", said.trim());
+        let is_confined = Confinement::in_effect().is_ok_and(|is| is.no_new_privs);
+        let why = if is_confined {
+            "; this process has no_new_privs, which set-uid programs respect: start it with this export"
+        } else {
+            ""
+        };
+        let ctx = format!("cannot mount at '{at_text}': {}{why}", said.trim());
         return Err(Error::new(ErrorKind::Denied, ctx));
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
