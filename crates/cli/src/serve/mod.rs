@@ -9,6 +9,7 @@ mod config;
 mod confinement;
 pub mod control;
 mod defaults;
+mod exposure;
 mod libvirt;
 pub mod log;
 pub mod metrics;

@@ -6,6 +6,7 @@
 use super::args::{ServeArgs, TlsChoice};
 use super::config::{self, Config};
 use super::defaults::Defaults;
+use super::exposure;
 use super::libvirt;
 use crate::status::Failure;
 use ::config::reader::printable;
@@ -68,6 +69,8 @@ impl Request {
         let ((plan, left_out), mut warnings) = Request::read(args, checked)?;
         warnings.extend(left_out.iter().map(|e| format!("{} is left out: {}", e.of, e.text)));
         warnings.extend(secret_argument(args));
+        warnings.extend(exposure::of_exports(plan.plan()));
+        warnings.extend(exposure::of_metrics(args.metrics.as_ref()));
         let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
         warnings.extend(
             idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),

@@ -126,3 +126,38 @@ fn a_secret_that_is_added_later_ends_core_dumps() {
     assert_eq!(confinement(&dir)["dumpable"], false);
     ends(daemon);
 }
+
+#[test]
+fn listeners_that_other_machines_reach_without_tls_are_named() {
+    let dir = directory("exposed");
+    let config = |listen: &str, tls: &str| {
+        let nbd = format!("[[export]]\nname = \"e\"\ntype = \"nbd\"\nlisten = \"{listen}\"\n{tls}");
+        format!("[[disk]]\ntarget = \"a.img\"\n{nbd}")
+    };
+    let tls = |word: &str| format!("tls = \"{word}\"\ntls_certificates = \"pki\"\n");
+    let none = "export 'e': 0.0.0.0:10809 is not loopback, and a client needs no TLS";
+    for (listen, tls, warning) in [
+        ("0.0.0.0:10809", String::new(), none),
+        ("0.0.0.0:10809", tls("on"), "a client may leave TLS out"),
+        ("0.0.0.0:10809", tls("require"), ""),
+        ("127.0.0.1:10809", String::new(), ""),
+        ("[::1]:10809", String::new(), ""),
+    ] {
+        dir.file("c.toml", &config(listen, &tls));
+        let done = dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(0);
+        assert_eq!(done.err.contains("is not loopback"), !warning.is_empty(), "{listen} {tls}: {}", done.err);
+        done.says(&[warning]);
+    }
+    for (at, is_warned) in [("0.0.0.0:9750", true), ("127.0.0.1:9750", false), ("unix:m.sock", false)] {
+        let done = dir.mqblk(&["serve", "a.img", "--dry-run", "--metrics", at]).exits(0);
+        assert_eq!(done.err.contains("the page has no TLS"), is_warned, "{at}: {}", done.err);
+    }
+    // Also of an export that is added later.
+    dir.file("c.toml", "[[disk]]\ntarget = \"a.img\"\n[[export]]\ntype = \"vhost-user-blk\"\n");
+    let daemon = dir.start(&["serve", "c.toml", "--control=ctl.sock"], "serving");
+    let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    dir.file("more.toml", &config(&format!("0.0.0.0:{port}"), "").replace("a.img", "ram:size=1m"));
+    let done = dir.mqblk(&["ctl", "--control=ctl.sock", "add", "more.toml"]).exits(0);
+    done.prints(&["warning: export 'e': 0.0.0.0:", "is not loopback"]);
+    ends(daemon);
+}

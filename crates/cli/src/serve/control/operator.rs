@@ -10,6 +10,7 @@ use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::confinement;
 use crate::serve::defaults::Defaults;
+use crate::serve::exposure;
 use crate::serve::metrics;
 use crate::serve::request::{Request, disk, flags_over_added};
 use crate::serve::show::count;
@@ -189,16 +190,19 @@ impl Operator {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
         undrained(daemon).map_err(|e| Failure::new(e.message))?;
+        let mut exposed = Vec::new();
         let changed = Request::read(&self.args, |plan| {
             if let Err(e) = confinement::protect_secrets(&self.args, plan.plan()) {
                 log::error!("secrets may be in a core dump: {e}");
             }
+            exposed = exposure::of_new_exports(daemon.plan().plan(), plan.plan());
             daemon.change(plan, false)
         });
         let paths = if changed.is_ok() { daemon.check_paths() } else { Vec::new() };
         self.show(Some(daemon));
         let (changes, mut lines) = changed?;
         lines.extend(told(&changes));
+        lines.extend(exposed.iter().map(|warning| format!("warning: {warning}")));
         lines.extend(changes.failed.iter().map(|e| format!("failed: {e}")));
         lines.extend(daemon.renew_certificates());
         lines.extend(paths);
@@ -341,8 +345,9 @@ fn undrained(daemon: &Daemon) -> Result<(), Refused> {
 fn change(daemon: &mut Daemon, plan: ServePlan, by_force: bool) -> Done {
     undrained(daemon)?;
     let plan = plan.check_running(&HostFacts::read())?;
+    let exposed = exposure::of_new_exports(daemon.plan().plan(), plan.plan());
     let changes = daemon.change(plan, by_force)?;
-    let done: Vec<_> = told(&changes).collect();
+    let done: Vec<_> = told(&changes).chain(exposed.iter().map(|warning| format!("warning: {warning}"))).collect();
     match changes.failed.first() {
         None => Ok(Value::from(done)),
         Some(e) => Err(Refused { message: e.to_string(), done }),
