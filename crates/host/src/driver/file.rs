@@ -20,10 +20,13 @@ pub(crate) mod identity;
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]
 mod owner;
+#[allow(unsafe_code, reason = "addresses for the kernel")]
+mod requests;
 #[allow(unsafe_code, reason = "io_uring")]
 mod ring;
 #[allow(unsafe_code, reason = "iovec lists")]
 mod slot;
+mod sqe;
 mod survey;
 
 pub(crate) use open::whole_blocks;

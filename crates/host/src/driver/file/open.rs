@@ -5,7 +5,7 @@
 //! [`FileOptions::in_use`] is set. If another process's claim of a device is about to end, the open waits for that.
 
 use super::identity;
-use super::ring::MAX_PIECES;
+use super::requests::MAX_PIECES;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
 use blk::limits::Limits;

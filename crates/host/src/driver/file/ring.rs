@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One io_uring for one hctx.
 //!
-//! Module `handover` does what concerns several threads (submission, sleep, wake-up); this module fills and reads the rings. No system
-//! calls are made under the lock, except submissions that make room in a full ring, and registrations.
+//! Module `handover` does what concerns several threads (submission, sleep, wake-up), and `requests` what a request is; this module fills
+//! and reads the rings. No system calls are made under the lock, except submissions that make room in a full ring, and registrations.
 //!
 //! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them
 //! when the thread next enters the kernel, and TASKRUN_FLAG tells a polling thread that entering is useful. SINGLE_ISSUER and
@@ -16,20 +16,18 @@
 use super::handover::{Handover, Kernel, Pushed, Reaped};
 use super::open::Opened;
 use super::owner::Owner;
-use super::slot::{self, Memory, Outcome, Slot, Step, ZERO_CHUNK};
+use super::requests::Requests;
+use super::slot::ZERO_CHUNK;
+use super::sqe;
 use crate::mem::{MAX_REGIONS, Region, Regions};
 use crate::readable::poll_fds;
-use blk::bio::{Op, OpFlags};
-use blk::driver::readahead::ReadAhead;
-use blk::driver::{Completions, InFlight, RqBatch, RqRef};
-use blk::id::SECTOR_SHIFT;
-use blk::status::{BlkStatus, QueueRqStatus};
+use blk::driver::{Completions, RqBatch};
+use blk::status::QueueRqStatus;
 use blk::time::Duration;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use libc::iovec;
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
@@ -44,12 +42,8 @@ const MAX_SQ_ENTRIES: u32 = 64;
 /// whole call is done. At depth 32, 32 per call made 10-13 % fewer IOPS than 8 or 16 (fio loses the same with
 /// iodepth_batch_submit=32), and 8 cost no more CPU time per I/O than 32.
 const COMMIT_CHUNK: usize = 8;
-/// Maximum number of pieces of one request: the driver's `max_segments`.
-pub(super) const MAX_PIECES: usize = 128;
 /// Longest sleep of a thread that waits at another thread's ring, which it cannot enter.
 const OUTSIDE_WAIT: Duration = Duration::from_ms(1);
-/// Time before the retry of a write that failed for lack of space, if such writes are held.
-const NO_SPACE_DELAY: Duration = Duration::from_ms(1000);
 /// Largest buffer that the kernel registers.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
@@ -67,22 +61,17 @@ struct Uring {
 }
 
 struct RingState {
-    /// By tag.
-    slots: Box<[Slot]>,
-    /// [`MAX_PIECES`] per tag; only the entries of a list in use are ever written.
-    pieces: Box<[MaybeUninit<iovec>]>,
-    /// Requests that failed before they reached the kernel.
-    failed: VecDeque<(InFlight, BlkStatus)>,
+    /// Requests in flight: in the kernel, in the submission ring, or in `again`.
+    requests: Requests,
     /// Tags of requests with another entry to submit for which the submission ring had no room.
     again: VecDeque<usize>,
-    /// Requests in flight: in the kernel, in the submission ring, or in `again`.
-    in_flight: u32,
     /// With fewer entries than this, `wait` or `poll` submits them.
     lazy_below: usize,
-    /// By region number.
-    registered: Box<[Registered]>,
-    read_ahead: ReadAhead,
+    buffers: Buffers,
 }
+
+/// The registered buffers of a ring, by region number.
+struct Buffers(Box<[Registered]>);
 
 /// Whether a region is a registered buffer of the ring (under its own number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +80,6 @@ enum Registered {
     Yes,
     Refused,
 }
-
-// SAFETY: the raw pointers in slots and pieces are addresses for the kernel, of memory that outlives their use (module's text) from
-// whichever thread; this process dereferences them only in `Memory::behind`, under the lock.
-unsafe impl Send for RingState {}
 
 impl Ring {
     /// Makes a ring that any thread may use, for requests with tags below `depth`, a power of two.
@@ -119,16 +104,12 @@ impl Ring {
         let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
         let initially = if sparse { Registered::NotTried } else { Registered::Refused };
         let mut state = RingState {
-            slots: (0..depth).map(|_| Slot::empty()).collect(),
-            pieces: Box::new_uninit_slice(depth as usize * MAX_PIECES),
-            failed: VecDeque::with_capacity(depth as usize),
+            requests: Requests::new(depth, &file),
             again: VecDeque::with_capacity(depth as usize),
-            in_flight: 0,
             lazy_below: 0,
-            registered: vec![initially; MAX_REGIONS].into(),
-            read_ahead: ReadAhead::new(file.read_ahead_kb, file.capacity()),
+            buffers: Buffers(vec![initially; MAX_REGIONS].into()),
         };
-        regions.each(|number, region| state.register(&ring, number, region));
+        regions.each(|number, region| state.buffers.register(&ring, number, region));
         let zeroes = Arc::new(Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?);
         Ok(Ring(Handover::new(Uring { ring, owner, zeroes, regions, file }, state)))
     }
@@ -168,7 +149,7 @@ impl Ring {
 
     /// Whether no request is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.0.with_state(|_, state| state.in_flight == 0)
+        self.0.with_state(|_, state| state.requests.in_flight() == 0)
     }
 
     /// Unregisters the buffers, which count as locked memory of the process, until the next requests. No request may be in flight.
@@ -199,20 +180,18 @@ impl Uring {
                 }
                 sq.sync();
                 if sq.is_full() {
-                    let busy = state.in_flight > 0;
+                    let busy = state.requests.in_flight() > 0;
                     let answer = if busy { QueueRqStatus::DevResource } else { QueueRqStatus::Resource };
                     return Pushed { answer, lazy: false };
                 }
             }
             let tag = batch.accept();
             let index = tag.tag().index();
-            match state.begin(self, &rq, tag, may_enter) {
-                Ok(()) => {
-                    state.in_flight += 1;
-                    state.push(&mut sq, index, self.zeroes.base());
-                    state.push_read_ahead(&mut sq, index);
-                }
-                Err((tag, status)) => state.failed.push_back((tag, status)),
+            let RingState { requests, buffers, .. } = state;
+            let buffer = |number| buffers.of_region(number, &self.ring, &self.regions, may_enter);
+            if requests.begin((&self.file, &self.regions), &rq, tag, buffer) {
+                state.push(&mut sq, index, self.zeroes.base());
+                state.push_read_ahead(&mut sq, index);
             }
         }
         Pushed { answer: QueueRqStatus::Queued, lazy: batch.remaining() == 0 && sq.len() < state.lazy_below }
@@ -226,9 +205,10 @@ impl Uring {
 
     /// Waits for requests in flight before the ring is dropped; see its `drop`.
     fn drain(&self, state: &mut RingState) {
-        let mut with_kernel = state.in_flight as usize - state.again.len();
+        let mut with_kernel = state.requests.in_flight() as usize - state.again.len();
         if with_kernel > 0 && !self.may_enter() {
-            std::mem::forget((Arc::clone(&self.regions), Arc::clone(&self.zeroes), std::mem::take(&mut state.pieces)));
+            std::mem::forget((Arc::clone(&self.regions), Arc::clone(&self.zeroes)));
+            state.requests.leak();
             return;
         }
         while with_kernel > 0 {
@@ -314,11 +294,7 @@ impl Kernel for Uring {
         // SAFETY: the state's lock is held, so this is the only user of either ring.
         let (mut sq, mut cq) = unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
         let before = done.room();
-        while done.room() > 0
-            && let Some((rq, status)) = state.failed.pop_front()
-        {
-            done.push(rq, status);
-        }
+        state.requests.take_failed(done);
         for _ in 0..state.again.len().min(sq.capacity() - sq.len()) {
             let Some(index) = state.again.pop_front() else { break };
             state.push(&mut sq, index, self.zeroes.base());
@@ -331,7 +307,10 @@ impl Kernel for Uring {
             if cqe.user_data() == WAKE {
                 woke = true;
             } else if cqe.user_data() != READ_AHEAD {
-                state.complete(&mut sq, &cqe, done, (self.zeroes.base(), &self.file));
+                let index = cqe.user_data() as usize;
+                if state.requests.complete(index, cqe.result(), done, &self.file) {
+                    state.push(&mut sq, index, self.zeroes.base());
+                }
             }
         }
         drop(cq);
@@ -342,7 +321,7 @@ impl Kernel for Uring {
 
     #[inline]
     fn in_flight(&self, state: &RingState) -> u32 {
-        state.in_flight
+        state.requests.in_flight()
     }
 
     fn ready(&self, _state: &RingState) -> usize {
@@ -351,7 +330,7 @@ impl Kernel for Uring {
     }
 
     fn has_work(&self, state: &RingState) -> bool {
-        !state.failed.is_empty() || !state.again.is_empty()
+        state.requests.have_failed() || !state.again.is_empty()
     }
 }
 
@@ -397,115 +376,19 @@ fn build(depth: u32) -> io::Result<IoUring> {
     attempt(true, true).or_else(|_| attempt(true, false)).or_else(|_| attempt(false, false))
 }
 
-/// Returns how zeroes are written; `None` if that would not be cheap.
-fn zeroes(flags: OpFlags, file: &Opened) -> Option<Step> {
-    let slow = !flags.contains(OpFlags::NOFALLBACK);
-    match flags.contains(OpFlags::NOUNMAP) {
-        // For a device without a write-zeroes command, the kernel writes the zeroes itself.
-        true if !slow && !file.zeroes_are_cheap => None,
-        true => Some(Step::ZeroRange { slow }),
-        false => Some(Step::ZeroHole { slow }),
-    }
-}
-
 impl RingState {
     fn unregister_buffers(&mut self, ring: &IoUring) {
-        assert!(self.in_flight == 0, "buffers are taken back with requests in flight");
-        if self.registered.contains(&Registered::Yes) && ring.submitter().unregister_buffers().is_ok() {
+        assert!(self.requests.in_flight() == 0, "buffers are taken back with requests in flight");
+        let registered = &mut self.buffers.0;
+        if registered.contains(&Registered::Yes) && ring.submitter().unregister_buffers().is_ok() {
             let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
-            self.registered.fill(if sparse { Registered::NotTried } else { Registered::Refused });
-        }
-    }
-
-    /// Fills the slot of a request.
-    fn begin(
-        &mut self,
-        Uring { ring, regions, file, .. }: &Uring,
-        rq: &RqRef<'_>,
-        tag: InFlight,
-        may_register: bool,
-    ) -> Result<(), (InFlight, BlkStatus)> {
-        let index = tag.tag().index();
-        let step = match rq.op() {
-            Op::Read => Step::Read,
-            Op::Write => Step::Write { fua: rq.flags().contains(OpFlags::FUA) },
-            Op::Flush => Step::Flush,
-            Op::Discard => Step::PunchHole,
-            Op::WriteZeroes => match zeroes(rq.flags(), file) {
-                Some(step) => step,
-                None => return Err((tag, BlkStatus::NotSupp)),
-            },
-        };
-        let memory = match self.gather(ring, regions, rq, index, may_register) {
-            Ok(memory) => memory,
-            Err(status) => return Err((tag, status)),
-        };
-        let (offset, len) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
-        // The request was accepted before the file was shrunk; a write would extend the file again.
-        if rq.sector().0 + u64::from(rq.nr_sectors()) > file.capacity().0 {
-            return Err((tag, BlkStatus::IoErr));
-        }
-        self.slots[index].begin(tag, step, offset, len, memory);
-        Ok(())
-    }
-
-    /// Returns where a request's data is; adjacent pieces are merged.
-    fn gather(
-        &mut self,
-        ring: &IoUring,
-        regions: &Regions,
-        rq: &RqRef<'_>,
-        index: usize,
-        may_register: bool,
-    ) -> Result<Memory, BlkStatus> {
-        let mut segments = rq.segments();
-        let Some(first) = segments.next() else { return Ok(Memory::None) };
-        let span = regions.resolve(first.data, first.len_bytes as usize)?;
-        let number = first.data.region();
-        let mut piece = iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-        let list = &mut self.pieces[index * MAX_PIECES..][..MAX_PIECES];
-        let (mut count, mut last) = (0, number);
-        for segment in segments {
-            let span = regions.resolve(segment.data, segment.len_bytes as usize)?;
-            let adjoins = piece.iov_base.wrapping_byte_add(piece.iov_len) == span.as_ptr().cast();
-            if adjoins && segment.data.region() == last {
-                piece.iov_len += span.len();
-                continue;
-            }
-            last = segment.data.region();
-            list[count].write(piece);
-            count += 1;
-            piece = iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-        }
-        if count > 0 {
-            list[count].write(piece);
-            return Ok(Memory::Vector { list: list.as_mut_ptr().cast(), count: count as u32 + 1 });
-        }
-        if may_register
-            && self.registered[usize::from(number)] == Registered::NotTried
-            && let Some(region) = regions.get(number)
-        {
-            self.register(ring, number, region);
-        }
-        let registered = (self.registered[usize::from(number)] == Registered::Yes).then_some(number);
-        Ok(Memory::One { addr: piece.iov_base.cast(), registered })
-    }
-
-    /// Makes a region a registered buffer, or notes that it cannot be one (too large, no memory may be locked, shared).
-    fn register(&mut self, ring: &IoUring, number: u16, region: &Region) {
-        let buffer = iovec { iov_base: region.base().cast(), iov_len: region.len() };
-        let known = &mut self.registered[usize::from(number)];
-        if *known == Registered::NotTried {
-            // SAFETY: the region lives as long as its table, which the ring keeps.
-            let register = || unsafe { ring.submitter().register_buffers_update(u32::from(number), &[buffer], None) };
-            let done = region.may_be_registered() && region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
-            *known = if done { Registered::Yes } else { Registered::Refused };
+            registered.fill(if sparse { Registered::NotTried } else { Registered::Refused });
         }
     }
 
     /// Queues the entry of a slot, or defers it if there is no room now.
     fn push(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize, zeroes: *const u8) {
-        let entry = self.slots[index].entry(zeroes).user_data(index as u64);
+        let entry = self.requests.next(index).entry(zeroes).user_data(index as u64);
         // SAFETY: all that the entry points to outlives the request (module's text).
         if unsafe { sq.push(&entry) }.is_err() {
             self.again.push_back(index);
@@ -515,36 +398,36 @@ impl RingState {
     /// After a read, advises the kernel to read ahead for the read's stream. Skipped if the ring has no room.
     #[inline]
     fn push_read_ahead(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize) {
-        if let Some((sector, nr_sectors)) = self.slots[index].read_range()
-            && let Some(range) = self.read_ahead.read(sector, nr_sectors)
-        {
-            let entry = slot::read_ahead_entry(range).user_data(READ_AHEAD);
+        if let Some(range) = self.requests.read_ahead(index) {
+            let entry = sqe::read_ahead_entry(range).user_data(READ_AHEAD);
             // SAFETY: the entry points to nothing.
             let _ = unsafe { sq.push(&entry) };
         }
     }
+}
 
-    #[inline(always)] // Once per completion, from one place.
-    fn complete(
-        &mut self,
-        sq: &mut squeue::SubmissionQueue<'_>,
-        cqe: &cqueue::Entry,
-        done: &mut Completions,
-        (zeroes, file): (*const u8, &Opened),
-    ) {
-        let index = cqe.user_data() as usize;
-        let slot = &mut self.slots[index];
-        assert!(slot.rq.is_some(), "completion for tag {index}, which is not in flight");
-        match slot.answer(cqe.result()) {
-            Outcome::Again => self.push(sq, index, zeroes),
-            Outcome::Done(status) => {
-                let rq = slot.rq.take().expect("checked above");
-                self.in_flight -= 1;
-                if status == BlkStatus::NoSpc && slot.is_write() && file.holds() {
-                    return done.requeue(rq, Some(NO_SPACE_DELAY));
-                }
-                done.push(rq, status);
-            }
+impl Buffers {
+    /// Returns the registered buffer for a region. Registers the region first if that was not tried yet and is permitted.
+    #[inline]
+    fn of_region(&mut self, number: u16, ring: &IoUring, regions: &Regions, may_register: bool) -> Option<u16> {
+        if may_register
+            && self.0[usize::from(number)] == Registered::NotTried
+            && let Some(region) = regions.get(number)
+        {
+            self.register(ring, number, region);
+        }
+        (self.0[usize::from(number)] == Registered::Yes).then_some(number)
+    }
+
+    /// Makes a region a registered buffer, or notes that it cannot be one (too large, no memory may be locked, shared).
+    fn register(&mut self, ring: &IoUring, number: u16, region: &Region) {
+        let buffer = iovec { iov_base: region.base().cast(), iov_len: region.len() };
+        let known = &mut self.0[usize::from(number)];
+        if *known == Registered::NotTried {
+            // SAFETY: the region lives as long as its table, which the ring keeps.
+            let register = || unsafe { ring.submitter().register_buffers_update(u32::from(number), &[buffer], None) };
+            let done = region.may_be_registered() && region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
+            *known = if done { Registered::Yes } else { Registered::Refused };
         }
     }
 }

@@ -1,30 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of one request in a ring: its remaining work, the submission entry for that, and the meaning of the kernel's answer. This
-//! module makes no system calls; it decides about short transfers, retries and fallbacks.
+//! The state of one request in an engine (a ring or a pool of threads): its remaining work, and the meaning of the kernel's answer. This
+//! module makes no system calls; it decides about short transfers, retries and fallbacks, the same for all engines.
 
 use blk::driver::InFlight;
-use blk::driver::readahead::Range;
 use blk::id::{SECTOR_SHIFT, Sector};
 use blk::status::BlkStatus;
-use io_uring::{opcode, squeue, types};
 use libc::iovec;
 
-/// The file, registered as number 0 of every ring.
-const FILE: types::Fixed = types::Fixed(0);
 /// Maximum number of retries of an I/O after EAGAIN or EINTR before the error is reported.
 const MAX_RETRIES: u8 = 8;
 /// Maximum number of bytes of one write of zeroes, for ranges that cannot be zeroed in another way.
 pub(super) const ZERO_CHUNK: usize = 1 << 20;
-
-/// Returns an entry that makes the kernel read a range of a buffered file into the page cache, without a completion on success (Linux
-/// 5.17; earlier kernels refuse the entry, so nothing is read ahead).
-pub(super) fn read_ahead_entry(range: Range) -> squeue::Entry {
-    let len = i64::from(range.nr_sectors) << SECTOR_SHIFT;
-    opcode::Fadvise::new(FILE, len, libc::POSIX_FADV_WILLNEED)
-        .offset(range.sector.0 << SECTOR_SHIFT)
-        .build()
-        .flags(squeue::Flags::SKIP_SUCCESS)
-}
 
 /// The next step of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,81 +57,49 @@ pub(super) enum Outcome {
     Again,
 }
 
-/// A request in the ring, or room for one.
+/// What an engine passes to the kernel next for a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    pub(super) step: Step,
+    /// Remaining work: byte offset and (`left`) length in the file.
+    pub(super) offset: u64,
+    pub(super) left: u64,
+    pub(super) memory: Memory,
+}
+
+/// A request in an engine, or room for one.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) rq: Option<InFlight>,
-    step: Step,
-    /// Remaining work: byte offset and (`left`) length in the file.
-    offset: u64,
-    left: u64,
-    memory: Memory,
+    pub(super) op: Operation,
     retries: u8,
 }
 
 impl Slot {
     pub(super) fn empty() -> Slot {
-        Slot { rq: None, step: Step::Flush, offset: 0, left: 0, memory: Memory::None, retries: 0 }
+        let op = Operation { step: Step::Flush, offset: 0, left: 0, memory: Memory::None };
+        Slot { rq: None, op, retries: 0 }
     }
 
     /// Prepares the slot for a new request.
-    pub(super) fn begin(&mut self, rq: InFlight, step: Step, offset: u64, len: u64, memory: Memory) {
-        *self = Slot { rq: Some(rq), step, offset, left: len, memory, retries: 0 };
+    pub(super) fn begin(&mut self, rq: InFlight, op: Operation) {
+        *self = Slot { rq: Some(rq), op, retries: 0 };
     }
 
     /// Returns the first sector and the number of sectors of a read that has just begun.
     #[inline]
     pub(super) fn read_range(&self) -> Option<(Sector, u32)> {
-        (self.step == Step::Read).then_some((Sector(self.offset >> SECTOR_SHIFT), (self.left >> SECTOR_SHIFT) as u32))
+        (self.op.step == Step::Read)
+            .then_some((Sector(self.op.offset >> SECTOR_SHIFT), (self.op.left >> SECTOR_SHIFT) as u32))
     }
 
     /// Whether the step writes data and may be repeated. A failed flush must not be repeated: it would succeed without the
     /// data.
     pub(super) fn is_write(&self) -> bool {
-        matches!(self.step, Step::Write { .. } | Step::ZeroHole { .. } | Step::ZeroRange { .. } | Step::WriteZeroBuffer)
-    }
-
-    /// Returns the submission entry for the remaining work. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
-    pub(super) fn entry(&self, zeroes: *const u8) -> squeue::Entry {
-        let (offset, len) = (self.offset, self.left as u32);
-        match self.step {
-            Step::Read => match self.memory {
-                Memory::One { addr, registered: Some(buffer) } => {
-                    opcode::ReadFixed::new(FILE, addr, len, buffer).offset(offset).build()
-                }
-                Memory::One { addr, registered: None } => opcode::Read::new(FILE, addr, len).offset(offset).build(),
-                Memory::Vector { list, count } => opcode::Readv::new(FILE, list, count).offset(offset).build(),
-                Memory::None => unreachable!("read without data"),
-            },
-            Step::Write { fua } => {
-                let rw_flags = if fua { libc::RWF_DSYNC } else { 0 };
-                match self.memory {
-                    Memory::One { addr, registered: Some(buffer) } => {
-                        opcode::WriteFixed::new(FILE, addr, len, buffer).offset(offset).rw_flags(rw_flags).build()
-                    }
-                    Memory::One { addr, registered: None } => {
-                        opcode::Write::new(FILE, addr, len).offset(offset).rw_flags(rw_flags).build()
-                    }
-                    Memory::Vector { list, count } => {
-                        opcode::Writev::new(FILE, list, count).offset(offset).rw_flags(rw_flags).build()
-                    }
-                    Memory::None => unreachable!("write without data"),
-                }
-            }
-            Step::Flush => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
-            Step::PunchHole | Step::ZeroHole { .. } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                opcode::Fallocate::new(FILE, self.left).offset(offset).mode(mode).build()
-            }
-            Step::ZeroRange { .. } => {
-                let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-                opcode::Fallocate::new(FILE, self.left).offset(offset).mode(mode).build()
-            }
-            Step::WriteZeroBuffer => {
-                let len = self.left.min(ZERO_CHUNK as u64) as u32;
-                opcode::Write::new(FILE, zeroes, len).offset(offset).build()
-            }
-        }
+        matches!(
+            self.op.step,
+            Step::Write { .. } | Step::ZeroHole { .. } | Step::ZeroRange { .. } | Step::WriteZeroBuffer
+        )
     }
 
     /// Handles the kernel's answer (bytes, or a negative errno) to the last entry.
@@ -153,7 +107,7 @@ impl Slot {
         if result < 0 {
             return self.failed(-result);
         }
-        match self.step {
+        match self.op.step {
             Step::Flush | Step::PunchHole | Step::ZeroHole { .. } | Step::ZeroRange { .. } => {
                 Outcome::Done(BlkStatus::Ok)
             }
@@ -164,7 +118,7 @@ impl Slot {
     fn failed(&mut self, errno: i32) -> Outcome {
         match errno {
             // Whatever the errno of a failed flush: the kernel reports it once.
-            _ if self.step == Step::Flush => Outcome::Done(flush_status(errno)),
+            _ if self.op.step == Step::Flush => Outcome::Done(flush_status(errno)),
             libc::EAGAIN | libc::EINTR if self.retries < MAX_RETRIES => {
                 self.retries += 1;
                 Outcome::Again
@@ -177,7 +131,7 @@ impl Slot {
 
     /// Handles an errno that means that the file does not support the operation.
     fn refused(&mut self, errno: i32) -> Outcome {
-        self.step = match self.step {
+        self.op.step = match self.op.step {
             Step::ZeroHole { slow: true } => Step::ZeroRange { slow: true },
             Step::ZeroRange { slow: true } => Step::WriteZeroBuffer,
             Step::ZeroHole { slow: false } | Step::ZeroRange { slow: false } => {
@@ -189,16 +143,16 @@ impl Slot {
     }
 
     fn transferred(&mut self, bytes: u64) -> Outcome {
-        if bytes == self.left {
+        if bytes == self.op.left {
             return Outcome::Done(BlkStatus::Ok);
         }
         // No byte was transferred: the file ends before its capacity, because it was truncated.
-        if bytes == 0 || bytes > self.left {
+        if bytes == 0 || bytes > self.op.left {
             return Outcome::Done(BlkStatus::IoErr);
         }
-        self.offset += bytes;
-        self.left -= bytes;
-        self.memory = self.memory.behind(bytes as usize);
+        self.op.offset += bytes;
+        self.op.left -= bytes;
+        self.op.memory = self.op.memory.behind(bytes as usize);
         self.retries = 0;
         Outcome::Again
     }
@@ -213,7 +167,7 @@ impl Memory {
             Memory::Vector { mut list, mut count } => {
                 while bytes > 0 {
                     assert!(count > 0, "more bytes transferred than asked for");
-                    // SAFETY: `list` points to `count` >= 1 entries that the ring keeps until the request is done.
+                    // SAFETY: `list` points to `count` >= 1 entries that the engine keeps until the request is done.
                     let first = unsafe { &mut *list };
                     if bytes < first.iov_len {
                         first.iov_base = first.iov_base.wrapping_byte_add(bytes);
@@ -250,15 +204,15 @@ mod tests {
 
     fn slot(step: Step, len: u64) -> Slot {
         let memory = Memory::One { addr: std::ptr::without_provenance_mut(4096), registered: None };
-        Slot { step, left: len, memory, ..Slot::empty() }
+        Slot { op: Operation { step, offset: 0, left: len, memory }, ..Slot::empty() }
     }
 
     #[test]
     fn a_short_transfer_goes_on_where_it_stopped() {
         let mut s = slot(Step::Read, 8192);
         assert_eq!(s.answer(512), Outcome::Again);
-        assert_eq!((s.offset, s.left), (512, 7680));
-        assert!(matches!(s.memory, Memory::One { addr, .. } if addr.addr() == 4608));
+        assert_eq!((s.op.offset, s.op.left), (512, 7680));
+        assert!(matches!(s.op.memory, Memory::One { addr, .. } if addr.addr() == 4608));
         assert_eq!(s.answer(7680), Outcome::Done(BlkStatus::Ok));
     }
 
@@ -273,9 +227,9 @@ mod tests {
         let piece = |addr: usize, iov_len| iovec { iov_base: std::ptr::without_provenance_mut(addr), iov_len };
         let mut list = [piece(4096, 512), piece(8192, 1024), piece(16384, 512)];
         let mut s = slot(Step::Read, 2048);
-        s.memory = Memory::Vector { list: list.as_mut_ptr(), count: 3 };
+        s.op.memory = Memory::Vector { list: list.as_mut_ptr(), count: 3 };
         assert_eq!(s.answer(512 + 512), Outcome::Again);
-        let Memory::Vector { list: rest, count } = s.memory else { panic!("still a vector") };
+        let Memory::Vector { list: rest, count } = s.op.memory else { panic!("still a vector") };
         assert_eq!(count, 2);
         // SAFETY: `rest` points into `list`, which lives.
         let first = unsafe { &*rest };
@@ -289,11 +243,11 @@ mod tests {
         }
         let mut s = slot(Step::ZeroHole { slow: true }, ZERO_CHUNK as u64 + 512);
         assert_eq!(s.answer(-libc::EOPNOTSUPP), Outcome::Again);
-        assert_eq!(s.step, Step::ZeroRange { slow: true });
+        assert_eq!(s.op.step, Step::ZeroRange { slow: true });
         assert_eq!(s.answer(-libc::EOPNOTSUPP), Outcome::Again);
-        assert_eq!(s.step, Step::WriteZeroBuffer);
+        assert_eq!(s.op.step, Step::WriteZeroBuffer);
         assert_eq!(s.answer(ZERO_CHUNK as i32), Outcome::Again);
-        assert_eq!((s.offset, s.left), (ZERO_CHUNK as u64, 512));
+        assert_eq!((s.op.offset, s.op.left), (ZERO_CHUNK as u64, 512));
         assert_eq!(s.answer(512), Outcome::Done(BlkStatus::Ok));
     }
 
