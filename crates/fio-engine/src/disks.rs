@@ -185,7 +185,7 @@ pub fn size(named: &Named) -> Result<Size> {
             Ok(_) | Err(_) => {}
         }
     }
-    let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let open = named.target.open(&needs, Arc::new(Regions::new()))?;
     Ok(Size::Device(open.driver.capacity().0 << 9))
 }
@@ -222,7 +222,8 @@ pub fn open(text: &str, writes: bool, direct: bool, depth: u32) -> Result<Arc<Op
 fn open_new(named: Named, writes: bool, direct: bool, depth: u32) -> Result<OpenDisk> {
     let mut config = named.config.clone();
     let writes = writes || !named.is_shared();
-    let mut needs = Needs { write: writes, direct, min_bytes: 0, in_use: false, read_ahead_kb: config.read_ahead_kb };
+    let read_ahead_kb = config.read_ahead_kb;
+    let mut needs = Needs { write: writes, direct, min_bytes: 0, in_use: false, read_ahead_kb, aio: None };
     let mut read_only = None;
     let target = match named.target.open(&needs, regions()) {
         Err(e) if writes && e.kind() == ErrorKind::Denied => {

@@ -289,7 +289,8 @@ mod tests {
 
     #[test]
     fn a_target_that_is_too_small_or_missing_is_said_so() {
-        let needs = Needs { write: true, direct: true, min_bytes: 1 << 40, in_use: false, read_ahead_kb: None };
+        let needs =
+            Needs { write: true, direct: true, min_bytes: 1 << 40, in_use: false, read_ahead_kb: None, aio: None };
         let open = |text: &str| TargetSpec::parse(text).unwrap().open(&needs, Arc::new(Regions::new())).err().unwrap();
         assert!(open("null:size=1g").to_string().contains("has 1073741824 bytes, the job needs 1099511627776"));
         assert!(open("nula").to_string().contains("did you mean 'null'"));

@@ -207,7 +207,7 @@ mod tests {
     fn disk(settings: &[(&str, &str)]) -> (Disk, Vec<(String, String)>) {
         let settings: Vec<(String, String)> =
             settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let open = TargetSpec::parse("null").unwrap().open(&needs, Arc::new(host::mem::Regions::new())).unwrap();
         let read = RunSettings::read(&settings).unwrap();
         (Disk::new(open.driver, read.disk.clone(), read.shared().unwrap().as_ref()).unwrap(), settings)

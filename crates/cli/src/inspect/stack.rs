@@ -3,6 +3,7 @@
 
 use host::disk::Disk;
 use host::driver::ScsiDepth;
+use host::driver::aio::{self, Aio};
 use host::error::Result;
 use host::mem::Regions;
 use host::run::RunSettings;
@@ -18,6 +19,11 @@ use std::sync::Arc;
 pub struct Described {
     #[serde(flatten)]
     stack: StackFacts,
+    /// How the I/O of files is issued, and why if that is not io_uring.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aio: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io_uring_refused: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scsi: Option<Scsi>,
 }
@@ -74,20 +80,27 @@ impl Scsi {
 pub fn describe(target: &str, settings: &[(String, String)]) -> Result<Described> {
     let read = RunSettings::read(settings)?;
     let shared = read.shared()?;
-    let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let open = TargetSpec::parse(target)?.open(&needs, Arc::new(Regions::new()))?;
     let driver = Arc::clone(&open.driver);
     let disk = Disk::new(open.driver, read.disk, shared.as_ref())?;
     let config = disk.queue.config();
     let scsi = driver.scsi().depth().map(|d| Scsi::of(&d, config.queue_depth, config.host_tagset));
-    Ok(Described { stack: StackFacts::of(target, &disk.queue, settings), scsi })
+    let aio = driver.aio();
+    let io_uring_refused = aio.filter(|aio| *aio == Aio::Threads).and_then(|_| aio::refused());
+    let stack = StackFacts::of(target, &disk.queue, settings);
+    Ok(Described { stack, aio: aio.map(Aio::name), io_uring_refused, scsi })
 }
 
 /// The description for people.
 pub fn text(described: &Described) -> String {
     let f = &described.stack;
     let size = num::bytes(f.size_bytes, Scale::Binary);
-    let mut out = format!("target {}: {size}, blocks of {} bytes\n\nsettings", f.target, f.logical_block_bytes);
+    let mut out = format!("target {}: {size}, blocks of {} bytes\n", f.target, f.logical_block_bytes);
+    if let Some(why) = &described.io_uring_refused {
+        let _ = writeln!(out, "aio=threads: {why}");
+    }
+    out.push_str("\nsettings");
     out.push_str(" (* = set, others are defaults)\n");
     let width = f.settings.iter().map(|s| s.name.len()).max().unwrap_or(0);
     for s in &f.settings {

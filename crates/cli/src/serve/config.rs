@@ -9,6 +9,7 @@
 use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};
 use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
+use host::driver::Aio;
 use host::serve::check::{FreshNames, PlanErrors, PlanItem};
 use host::serve::cpus;
 use host::serve::export_spec::ExportKeys;
@@ -161,6 +162,7 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
         },
         is_raw: section.one_of("format", &[("raw", true)]).unwrap_or(plain.is_raw),
         direct: section.flag("direct").unwrap_or(plain.direct),
+        aio: section.one_of("aio", &Aio::ALL.map(|aio| (aio.name(), aio))),
         write_cache: section
             .one_of("write_cache", &[WriteCache::Back, WriteCache::Through].map(|w| (w.name(), w)))
             .unwrap_or(plain.write_cache),

@@ -10,6 +10,7 @@ use super::exposure;
 use super::libvirt;
 use crate::status::Failure;
 use ::config::reader::printable;
+use host::driver::aio;
 use host::handed::{At, Socket};
 use host::net::certificates::NbdTls;
 use host::secrets::without_secrets;
@@ -75,6 +76,11 @@ impl Request {
         warnings.extend(
             idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),
         );
+        // A daemon says so when it opens its disks.
+        let is_open = |disk: &DiskPlan| disk.aio.is_none() && disk.paths().next().is_some();
+        if args.dry_run && plan.disks().iter().any(is_open) {
+            warnings.extend(aio::refused());
+        }
         Ok(Request { plan, warnings })
     }
 

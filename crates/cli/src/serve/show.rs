@@ -2,6 +2,7 @@
 //! A checked plan as text and as JSON, with the commands of its clients.
 
 use crate::output;
+use host::driver::Aio;
 use host::serve::check::{CheckedPlan, Export};
 use host::serve::cpus;
 use host::serve::export_spec::{ExportValue, Hint, HintContext};
@@ -68,6 +69,7 @@ fn disk_line(disk: &DiskPlan) -> String {
     }
     if disk.paths().next().is_some() {
         parts.push(if disk.direct { "past the page cache" } else { "through the page cache" }.to_owned());
+        parts.extend((Aio::of(disk.aio) == Aio::Threads).then(|| "aio=threads".to_owned()));
     }
     parts.push(disk.write_cache.name().to_owned());
     if !disk.discard {
@@ -155,6 +157,7 @@ fn disk_json(disk: &DiskPlan) -> Value {
         "read_only": disk.read_only,
         "serial": disk.serial,
         "direct": disk.direct,
+        "aio": disk.paths().next().map(|_| Aio::of(disk.aio).name()),
         "write_cache": disk.write_cache.name(),
         "discard": disk.discard,
         "on_enospc": disk.on_enospc.name(),

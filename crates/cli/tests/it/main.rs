@@ -38,6 +38,7 @@ mod report;
 mod run;
 mod serve;
 mod serve_confinement;
+mod serve_aio;
 mod serve_ctl;
 mod serve_failed_flush;
 mod serve_fuse;

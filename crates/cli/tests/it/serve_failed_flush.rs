@@ -102,20 +102,21 @@ fn nbd(disk: &str, targets: &str) -> String {
 
 #[test]
 fn each_kind_of_disk_remembers_a_failed_flush() {
-    let fs = LosingFs::with_images("flush-disks", &["plain", "s0", "s1", "paths", "inner"]);
+    let fs = LosingFs::with_images("flush-disks", &["plain", "threads", "s0", "s1", "paths", "inner"]);
     let config = nbd("plain", "target = \"fs/plain.img\"")
+        + &nbd("threads", "target = \"fs/threads.img\"\naio = \"threads\"")
         + &nbd("striped", "stack = \"stripe\"\ntargets = [\"fs/s0.img\", \"fs/s1.img\"]")
         + &nbd("paths", "stack = \"multipath\"\ntargets = [\"fs/paths.img\", \"file:./fs/paths.img\"]")
         + &nbd("inner", "target = \"fs/inner.img\"");
     let first = daemon(&fs, "serve.toml", &config);
     // The inner daemon remembers, too, so only the outer daemon's log shows that the outer one does.
     let outer = daemon(&fs, "outer.toml", &nbd("outer", &format!("target = \"{}\"", uri(&fs, "inner"))));
-    for disk in ["plain", "striped", "paths", "outer"] {
+    for disk in ["plain", "threads", "striped", "paths", "outer"] {
         assert_eq!(session(&fs, disk), ["ENOSPC"; 5], "{disk}");
     }
     // With space, only the memory of the failed flush fails them.
     fs.dir.program("mount", &["-o", "remount,size=64m", "below"]).exits(0);
-    for disk in ["plain", "striped", "paths", "outer"] {
+    for disk in ["plain", "threads", "striped", "paths", "outer"] {
         assert_eq!(session(&fs, disk), ["ENOSPC"; 5], "{disk}");
     }
     for daemon in [outer, first] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `file`: a regular file or block device, through io_uring.
+//! `file`: a regular file or block device, through io_uring, or by threads where that is not available.
 //!
 //! Synopsis: `file:PATH`, or just a path
 //! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
@@ -7,6 +7,7 @@
 //! registered. Flush becomes fdatasync; FUA becomes `RWF_DSYNC`, or without O_DIRECT a write and a flush; discard punches a hole.
 //! Write zeroes punches a hole (with `NOUNMAP` it zeroes the range), or writes zeroes if the file system cannot do that. One system call submits several requests; `poll` makes no system
 //! call when there are completions.
+//! Without io_uring, threads make the system calls of the same meaning (preadv2, pwritev2, fdatasync, fallocate), with the same statuses.
 //! Limits: on a block device a discard is the kernel's unmapping write-zeroes: the range then reads as zeroes, and need not be freed. A
 //! device without that command has no discard here. I/O uses O_DIRECT if the file supports it, otherwise the page cache, with a
 //! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` refuses to
@@ -14,12 +15,14 @@
 //! write to the file; it is neither created nor extended here (see `crate::create`).
 //! Since: 0.1.
 
+mod engine;
 mod handover;
 pub(crate) mod identity;
 #[allow(unsafe_code, reason = "system calls")]
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]
 mod owner;
+mod pool;
 #[allow(unsafe_code, reason = "addresses for the kernel")]
 mod requests;
 #[allow(unsafe_code, reason = "io_uring")]
@@ -28,10 +31,15 @@ mod ring;
 mod slot;
 mod sqe;
 mod survey;
+#[allow(unsafe_code, reason = "system calls")]
+mod syscalls;
+#[allow(unsafe_code, reason = "addresses for the kernel")]
+mod workers;
 
 pub(crate) use open::whole_blocks;
 pub use open::{FileOptions, FileWarning};
 
+use crate::driver::aio::{Aio, Choice};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
 use crate::driver::path::DevicePath;
@@ -45,6 +53,7 @@ use blk::id::{BLK_MQ_MAX_DEPTH, HctxId, Sector};
 use blk::limits::Limits;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
+use engine::Engine;
 use open::Opened;
 use ring::Ring;
 use std::os::fd::RawFd;
@@ -56,50 +65,65 @@ use std::sync::{Arc, OnceLock};
 pub struct File {
     opened: Arc<Opened>,
     regions: Arc<Regions>,
-    rings: PerHctx<RingSet>,
+    aio: Choice,
+    engines: PerHctx<EngineSet>,
 }
 
-/// The rings of one hctx: one per size with which it was ever started, and one of the thread that claimed it. One of them is in use; it is
-/// found without a lock.
-struct RingSet {
+/// The engines of one hctx: one per size with which it was ever started, and the ring of the thread that claimed it. One of them is in use;
+/// it is found without a lock.
+struct EngineSet {
     /// By binary logarithm of the depth, then the claimed one.
-    rings: [OnceLock<Ring>; CLAIMED + 1],
+    engines: [OnceLock<Engine>; CLAIMED + 1],
     current: AtomicUsize,
-    /// Binary logarithm of the depth of the ring that is used while the hctx is not claimed.
+    /// Binary logarithm of the depth of the engine that is used while the hctx is not claimed.
     depth_log2: AtomicUsize,
 }
 
 const MAX_DEPTH_LOG2: usize = BLK_MQ_MAX_DEPTH.next_power_of_two().ilog2() as usize;
 const CLAIMED: usize = MAX_DEPTH_LOG2 + 1;
 
-impl RingSet {
-    fn new() -> RingSet {
-        RingSet {
-            rings: [const { OnceLock::new() }; CLAIMED + 1],
+impl EngineSet {
+    fn new() -> EngineSet {
+        EngineSet {
+            engines: [const { OnceLock::new() }; CLAIMED + 1],
             current: AtomicUsize::new(0),
             depth_log2: AtomicUsize::new(0),
         }
     }
 
-    /// Switches to the ring of this size without an owner.
+    /// Switches to the engine of this size without an owner.
     fn use_shared(&self, depth_log2: usize) {
         self.depth_log2.store(depth_log2, Ordering::Relaxed);
         self.current.store(depth_log2, Ordering::Relaxed);
-        self.current().set_lazy_commit(0);
+        if let Some(ring) = self.current().ring() {
+            ring.set_lazy_commit(0);
+        }
     }
 
     #[inline]
-    fn current(&self) -> &Ring {
-        // Relaxed: OnceLock orders the ring itself, and all users of the hctx use it only after `start`.
-        self.rings[self.current.load(Ordering::Relaxed)].get().expect("hctx used before the driver was started for it")
+    fn current(&self) -> &Engine {
+        // Relaxed: OnceLock orders the engine itself, and all users of the hctx use it only after `start`.
+        self.engines[self.current.load(Ordering::Relaxed)]
+            .get()
+            .expect("hctx used before the driver was started for it")
+    }
+
+    /// Returns the ring of the thread that claimed the hctx, if one ever did.
+    fn claimed(&self) -> Option<&Ring> {
+        self.engines[CLAIMED].get().and_then(Engine::ring)
     }
 }
 
 impl File {
     /// Opens `path`; the data of requests is in `regions`. The warnings say what differs from the options or is slower than possible.
+    ///
+    /// # Errors
+    /// Denied: also if the options ask for io_uring, which is not available.
     pub fn open(path: &Path, options: &FileOptions, regions: Arc<Regions>) -> Result<(File, Vec<FileWarning>)> {
-        let (opened, warnings) = Opened::open(path, options)?;
-        Ok((File { opened: Arc::new(opened), regions, rings: PerHctx::new() }, warnings))
+        let (opened, mut warnings) = Opened::open(path, options)?;
+        let (aio, refused) = Choice::new(options.aio)?;
+        warnings.extend(refused.map(|why| FileWarning::NoIoUring { why }));
+        Ok((File { opened: Arc::new(opened), regions, aio, engines: PerHctx::new() }, warnings))
     }
 
     /// Whether I/O bypasses the page cache.
@@ -108,8 +132,8 @@ impl File {
     }
 
     #[inline]
-    fn ring(&self, hctx: HctxId) -> &Ring {
-        self.rings.get(hctx).current()
+    fn engine(&self, hctx: HctxId) -> &Engine {
+        self.engines.get(hctx).current()
     }
 }
 
@@ -130,11 +154,11 @@ impl Driver for File {
         let log2 = queue_depth.max(1).next_power_of_two().ilog2() as usize;
         assert!(log2 <= MAX_DEPTH_LOG2, "queue_depth {queue_depth} beyond BLK_MQ_MAX_DEPTH");
         for i in 0..nr_hw_queues {
-            let set = self.rings.get_or_init(i, RingSet::new);
-            if set.rings[log2].get().is_none() {
-                let ring = Ring::shared(1 << log2, Arc::clone(&self.opened), Arc::clone(&self.regions))
-                    .map_err(|e| format!("io_uring for hctx {i} of {nr_hw_queues}, depth {queue_depth}: {e}"))?;
-                assert!(set.rings[log2].set(ring).is_ok(), "hctx {i} started by two threads at once");
+            let set = self.engines.get_or_init(i, EngineSet::new);
+            if set.engines[log2].get().is_none() {
+                let engine = Engine::new(1 << log2, &self.aio, &self.opened, &self.regions)
+                    .map_err(|e| format!("hctx {i} of {nr_hw_queues}, depth {queue_depth}: {e}"))?;
+                assert!(set.engines[log2].set(engine).is_ok(), "hctx {i} started by two threads at once");
             }
             set.use_shared(log2);
         }
@@ -142,29 +166,33 @@ impl Driver for File {
     }
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
-        self.ring(batch.hctx()).queue_rqs(batch)
+        self.engine(batch.hctx()).queue_rqs(batch)
     }
 
     fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
-        self.ring(hctx).poll(done);
+        self.engine(hctx).poll(done);
     }
 }
 
 impl HostDriver for File {
     fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {
-        self.ring(hctx).wait(seen, min, timeout);
+        self.engine(hctx).wait(seen, min, timeout);
     }
 
     fn wakes(&self, hctx: HctxId) -> u64 {
-        self.ring(hctx).wakes()
+        self.engine(hctx).wakes()
     }
 
     fn wake(&self, hctx: HctxId) {
-        self.ring(hctx).wake();
+        self.engine(hctx).wake();
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.ring(hctx).fd())
+        Some(self.engine(hctx).fd())
+    }
+
+    fn aio(&self) -> Option<Aio> {
+        Some(self.aio.now())
     }
 
     fn is_direct(&self) -> Option<bool> {
@@ -227,14 +255,18 @@ impl DevicePath for File {
 
 impl Issuer for File {
     fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
-        self.ring(hctx).set_lazy_commit(fewer_than);
+        if let Some(ring) = self.engine(hctx).ring() {
+            ring.set_lazy_commit(fewer_than);
+        }
     }
 
     fn claim(&self, hctx: HctxId) -> bool {
-        let set = self.rings.get(hctx);
-        let (current, depth_log2) = (set.current(), set.depth_log2.load(Ordering::Relaxed));
+        let set = self.engines.get(hctx);
+        let depth_log2 = set.depth_log2.load(Ordering::Relaxed);
+        // Threads serve all submitters alike.
+        let Some(current) = set.current().ring() else { return false };
         // A claim is bound to a thread, and the ring of an earlier claim cannot change its owner.
-        if set.rings[CLAIMED].get().is_some() || !current.is_idle() {
+        if set.claimed().is_some() || !current.is_idle() {
             return false;
         }
         current.unregister_buffers();
@@ -242,7 +274,7 @@ impl Issuer for File {
             // Linux before 6.1.
             return false;
         };
-        let claimed = set.rings[CLAIMED].set(ring).is_ok();
+        let claimed = set.engines[CLAIMED].set(Engine::Ring(ring)).is_ok();
         if claimed {
             set.current.store(CLAIMED, Ordering::Relaxed);
         }
@@ -250,8 +282,8 @@ impl Issuer for File {
     }
 
     fn release(&self, hctx: HctxId) {
-        let set = self.rings.get(hctx);
-        if let Some(ring) = set.rings[CLAIMED].get()
+        let set = self.engines.get(hctx);
+        if let Some(ring) = set.claimed()
             && ring.is_idle()
         {
             ring.retire();
@@ -262,10 +294,10 @@ impl Issuer for File {
     }
 
     fn unclaim(&self) {
-        for set in self.rings.iter() {
+        for set in self.engines.iter() {
             let depth_log2 = set.depth_log2.load(Ordering::Relaxed);
-            // A ring that could not be made is missing, and not in use.
-            if set.rings[depth_log2].get().is_some() {
+            // An engine that could not be made is missing, and not in use.
+            if set.engines[depth_log2].get().is_some() {
                 set.use_shared(depth_log2);
             }
         }
@@ -286,8 +318,8 @@ impl DriverTarget for PathBuf {
     }
 
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
-        let Needs { write, direct, min_bytes, in_use, read_ahead_kb } = *needs;
-        let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb };
+        let Needs { write, direct, min_bytes, in_use, read_ahead_kb, aio } = *needs;
+        let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb, aio };
         let (file, warnings) = File::open(self, &options, regions)?;
         Ok(OpenTarget { driver: Arc::new(file), warnings: warnings.iter().map(TargetWarning::new).collect() })
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The traits of a driver in addition to `blk::driver::Driver`: how to wait for completions, and what a device offers besides I/O.
 
+use super::aio::Aio;
 use super::issuer::Issuer;
 use super::path::DevicePath;
 use super::scsi::ScsiUnit;
@@ -53,6 +54,11 @@ pub trait HostDriver: Driver {
     /// Returns whether I/O bypasses the page cache of this host; `None`: it is no file or block device of this host. A file whose file
     /// system lacks direct I/O is opened without it.
     fn is_direct(&self) -> Option<bool> {
+        None
+    }
+
+    /// Returns how the I/O of files is issued, for a driver that does such I/O.
+    fn aio(&self) -> Option<Aio> {
         None
     }
 

@@ -5,6 +5,7 @@
 //! [`DriverTarget`](crate::target::DriverTarget) defines how a driver's targets are written and opened.
 
 pub(crate) mod failures;
+pub mod aio;
 pub(crate) mod host_driver;
 pub(crate) mod issuer;
 pub(crate) mod options;
@@ -28,6 +29,7 @@ mod pieces;
 mod remote;
 mod waits;
 
+pub use aio::Aio;
 pub use failures::FailureReport;
 pub use file::File;
 pub use host_driver::HostDriver;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Common code of all drivers' targets: text is parsed into a value, and a value opens a driver.
 
+use super::aio::Aio;
 use super::host_driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -40,6 +41,8 @@ pub struct Needs {
     pub in_use: bool,
     /// Longest read-ahead of a buffered file, in KiB (`read_ahead_kb`); `None` = the system's default.
     pub read_ahead_kb: Option<u32>,
+    /// How the I/O of files is issued (`aio`); `None` = by io_uring if possible, otherwise by threads.
+    pub aio: Option<Aio>,
 }
 
 /// A driver that is ready to be started, with warnings for the user.

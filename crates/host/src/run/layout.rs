@@ -134,5 +134,6 @@ pub(super) fn needs(jobs: &[Job], target: &Target, read_ahead_kb: Option<u32>) -
         min_bytes: target.users.iter().filter_map(reach).max().unwrap_or(0),
         in_use: used().all(|j| j.allow_mounted_write),
         read_ahead_kb,
+        aio: None,
     }
 }

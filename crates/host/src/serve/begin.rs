@@ -84,6 +84,7 @@ impl OpenDisk {
             min_bytes: 0,
             in_use: plan.allow_mounted_write,
             read_ahead_kb: config.read_ahead_kb,
+            aio: plan.aio,
         };
         // One table for all targets, so that a region has the same number for each.
         let regions = Arc::new(Regions::new());

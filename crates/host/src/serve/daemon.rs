@@ -501,6 +501,9 @@ impl Daemon {
         for plan in steps.open_disks.iter().map(|i| &new.disks()[*i]) {
             match OpenDisk::open(&self.threads, plan) {
                 Ok((disk, warnings)) => {
+                    // What holds for several disks is said once.
+                    let new = |w: &TargetWarning| !changes.warnings.contains(w);
+                    let warnings: Vec<_> = warnings.into_iter().filter(new).collect();
                     changes.warnings.extend(warnings);
                     changes.note(About::Disk(&plan.name), format!("opened disk '{}'", plan.name));
                     self.watch.add(&disk.served);

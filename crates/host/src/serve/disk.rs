@@ -538,7 +538,7 @@ mod tests {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
         let threads = IoThreads::start(&[option]).unwrap();
         let regions = Arc::new(Regions::new());
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
         let disk = threads.disk("d", driver, regions, QueueConfig::default()).unwrap();
         let (said, is_drained) = mpsc::channel();

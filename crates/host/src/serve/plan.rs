@@ -7,6 +7,7 @@
 
 use super::geometry::Geometry;
 use super::mapping::Mapping;
+use crate::driver::Aio;
 use crate::secrets::Masked;
 use crate::target::TargetSpec;
 use std::path::Path;
@@ -86,6 +87,8 @@ pub struct DiskPlan {
     pub is_raw: bool,
     /// Files are opened with O_DIRECT, which bypasses the page cache (`direct=1`).
     pub direct: bool,
+    /// How the I/O of files is issued; `None` = by io_uring if possible, otherwise by threads.
+    pub aio: Option<Aio>,
     /// Whether clients see a volatile write cache.
     pub write_cache: WriteCache,
     /// Clients may discard.
@@ -109,6 +112,7 @@ impl DiskPlan {
             geometry: Geometry::default(),
             is_raw: false,
             direct: true,
+            aio: None,
             write_cache: WriteCache::Back,
             discard: true,
             on_enospc: OnEnospc::Report,

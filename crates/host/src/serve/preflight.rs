@@ -10,6 +10,7 @@ use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
 use super::format;
 use super::plan::{DiskPlan, TargetPlan};
 use super::reload::Reload;
+use crate::driver::aio::{self, Aio};
 use crate::driver::file::whole_blocks;
 use crate::image_lock::{ImageLock, image_identity};
 use crate::target::TargetSpec;
@@ -79,6 +80,14 @@ fn look(plan: &CheckedPlan, of_disk: &dyn Fn(usize) -> bool, of_export: &dyn Fn(
     let (mut errors, mut not_raw) = (Vec::new(), Vec::new());
     let mut images = Images::new();
     for (index, disk) in plan.disks().iter().enumerate() {
+        if of_disk(index) && disk.aio == Some(Aio::IoUring) && disk.paths().next().is_some() {
+            errors.extend(aio::check_io_uring().err().map(|e| PlanError {
+                place: PlanItem::Disk(index),
+                key: "aio".to_owned(),
+                text: e.to_string(),
+                of: format!("disk '{}'", disk.name),
+            }));
+        }
         for target in disk.targets.iter().filter(|_| of_disk(index)) {
             if let TargetSpec::Multipath(several) = &target.spec
                 && let Err(e) = several.read_conf()

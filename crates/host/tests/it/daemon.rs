@@ -7,6 +7,7 @@ use crate::serving;
 
 use blk::driver::Driver;
 use common::peers::Peer;
+use host::driver::Aio;
 use host::driver::nbd::{self, Nbd};
 use host::image_lock::ImageLock;
 use host::mem::Regions;
@@ -253,18 +254,23 @@ fn a_server_that_cannot_go_on_with_what_is_left_ends() {
 /// Once, only free space could end a write that waits for space.
 #[test]
 fn what_is_held_for_want_of_space_ends_by_force() {
+    Aio::ALL.into_iter().for_each(held_writes_end_by_force);
+}
+
+fn held_writes_end_by_force(aio: Aio) {
     let directory = Directory::new();
     let (socket, full) = (directory.at("one.sock"), directory.at("full"));
     fs::create_dir(&full).unwrap();
     run("mount", &["-t", "tmpfs", "-o", "size=1m", "none", full.to_str().unwrap()]);
     let image = full.join("disk.img");
     fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    let held = DiskPlan { on_enospc: OnEnospc::Stop, ..disk("a", image.to_str().unwrap()) };
+    let held = DiskPlan { on_enospc: OnEnospc::Stop, aio: Some(aio), ..disk("a", image.to_str().unwrap()) };
     let mut daemon = start(&[held], &[export("first", "a", &socket, "io0")]);
     // The file system is unmounted when the last open file on it is closed.
     run("umount", &["--lazy", full.to_str().unwrap()]);
     let mut client = Command::new("qemu-io");
     client.args(["-f", "raw", "-c", "write 0 4m", &uri(&socket)]);
+    assert_eq!(daemon.disk("a").unwrap().members()[0].driver.aio(), Some(aio));
     let mut client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + LONG;
     while daemon.disk("a").unwrap().held_on_enospc() == 0 {

@@ -9,6 +9,7 @@ use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::{DriverFixture, Kind, SLOT_BYTES, SLOT_SECTORS};
+use host::driver::Aio;
 use sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,7 +191,7 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
     };
     let claimed = owner.driver.issuer().claim(hctx);
     // Needs Linux 6.1.
-    assert_eq!(claimed, owner.driver.name() == "file", "the file driver makes a ring for one thread");
+    assert_eq!(claimed, owner.driver.aio() == Some(Aio::IoUring), "the file driver makes a ring for one thread");
     assert!(!owner.driver.issuer().claim(hctx), "one claim at a time");
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -374,6 +375,8 @@ conformance! {
     ram: Kind::Keeps("ram:size=8m");
     file_direct: Kind::FileDirect;
     file_buffered: Kind::FileBuffered;
+    file_direct_threads: Kind::FileDirectThreads;
+    file_buffered_threads: Kind::FileBufferedThreads;
     model_over_ram: Kind::Keeps("model:size=8m,over=ram,lat_us=20,jitter_pct=50,iops=500000,parallel=3");
     model_over_null: Kind::Forgets("model:size=8m,over=null,lat_us=20,jitter_pct=50,iops=500000,parallel=3");
     nbd_nbdkit_memory: Kind::NbdMemory;

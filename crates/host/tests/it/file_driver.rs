@@ -66,7 +66,7 @@ fn the_size_is_rounded_down_to_blocks() {
 /// Written bytes reach their place in the file. The file's size and its other blocks do not change.
 #[test]
 fn only_what_is_written_changes_in_the_file() {
-    for kind in [Kind::FileDirect, Kind::FileBuffered] {
+    for kind in Kind::FILES {
         let mut fixture = DriverFixture::new(kind);
         let path = fixture.path().to_owned();
         let mut rng = Rng::new(0x5eed_0010);
@@ -87,22 +87,24 @@ fn only_what_is_written_changes_in_the_file() {
 
 #[test]
 fn discard_gives_space_back() {
-    let mut fixture = DriverFixture::new(Kind::FileDirect);
-    let path = fixture.path().to_owned();
-    fs::write(&path, Rng::new(0x5eed_0011).bytes(8 << 20)).unwrap();
-    fs::File::open(&path).unwrap().sync_all().unwrap();
-    let before = fs::metadata(&path).unwrap().blocks();
-    let all = fixture.disk.capacity().0 as u32;
-    assert_eq!(fixture.io(Bio { op: Op::Discard, ..Bio::read(Sector(0), all, DataRef::NONE) }), BlkStatus::Ok);
-    let after = fs::metadata(&path).unwrap();
-    assert!(after.blocks() < before && after.len() == 8 << 20, "{before} -> {} blocks", after.blocks());
+    for kind in Kind::DIRECT_FILES {
+        let mut fixture = DriverFixture::new(kind);
+        let path = fixture.path().to_owned();
+        fs::write(&path, Rng::new(0x5eed_0011).bytes(8 << 20)).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        let before = fs::metadata(&path).unwrap().blocks();
+        let all = fixture.disk.capacity().0 as u32;
+        assert_eq!(fixture.io(Bio { op: Op::Discard, ..Bio::read(Sector(0), all, DataRef::NONE) }), BlkStatus::Ok);
+        let after = fs::metadata(&path).unwrap();
+        assert!(after.blocks() < before && after.len() == 8 << 20, "{before} -> {} blocks", after.blocks());
+    }
 }
 
 /// The file is truncated under the running driver. I/O beyond its new end fails, I/O before it succeeds, a
 /// request across the end fails, and nothing hangs.
 #[test]
 fn a_file_cut_short_gives_io_errors() {
-    for kind in [Kind::FileDirect, Kind::FileBuffered] {
+    for kind in Kind::FILES {
         let mut fixture = DriverFixture::new(kind);
         fs::File::options().write(true).open(fixture.path()).unwrap().set_len(1 << 20).unwrap();
         assert_eq!(fixture.read(8, 4096).0, BlkStatus::Ok);
@@ -115,14 +117,16 @@ fn a_file_cut_short_gives_io_errors() {
 /// Regions that are added after the rings were made work like earlier ones.
 #[test]
 fn data_may_lie_in_regions_added_later() {
-    let fixture = DriverFixture::new(Kind::FileDirect);
-    let file = fs::File::open(fixture.path()).unwrap();
-    let (mut first, mut second) = fixture.split_in_two_on_cpu(0);
-    for (i, fixture) in [&mut first, &mut second].into_iter().enumerate() {
-        let fill = Rng::new(0x5eed_0012 + i as u64).bytes(4096);
-        assert_eq!(fixture.write(i as u64 * 8, &fill, OpFlags::FUA), BlkStatus::Ok);
-        let mut seen = vec![0; 4096];
-        file.read_exact_at(&mut seen, i as u64 * 4096).unwrap();
-        assert!(seen == fill);
+    for kind in Kind::DIRECT_FILES {
+        let fixture = DriverFixture::new(kind);
+        let file = fs::File::open(fixture.path()).unwrap();
+        let (mut first, mut second) = fixture.split_in_two_on_cpu(0);
+        for (i, fixture) in [&mut first, &mut second].into_iter().enumerate() {
+            let fill = Rng::new(0x5eed_0012 + i as u64).bytes(4096);
+            assert_eq!(fixture.write(i as u64 * 8, &fill, OpFlags::FUA), BlkStatus::Ok);
+            let mut seen = vec![0; 4096];
+            file.read_exact_at(&mut seen, i as u64 * 4096).unwrap();
+            assert!(seen == fill);
+        }
     }
 }

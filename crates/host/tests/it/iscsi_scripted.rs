@@ -311,7 +311,7 @@ fn failed_read_of_a_multipath_disk_names_its_path() {
         request.is_read()
     });
     let (url, regions) = (target.url("?sessions=1"), Arc::new(Regions::new()));
-    let needs = Needs { write: false, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: false, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let parsed = multipath::parse(&format!(":{url}")).unwrap();
     let paths = parsed.paths_to_open(&needs, &regions).unwrap();
     let name = paths[0].name.clone();

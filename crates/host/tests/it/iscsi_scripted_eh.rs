@@ -149,7 +149,7 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     let other = Scripted::new(|_, _| false);
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
     let urls = [&silent, &other].map(|t| t.url("?sessions=1&noop_interval=0")).join("+");
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let regions = Arc::new(Regions::new());
     let parsed = host::driver::multipath::parse(&format!("{options}:{urls}")).unwrap();
     let paths = parsed.paths_to_open(&needs, &regions).unwrap();

@@ -79,7 +79,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
 /// Makes a disk of these targets under a queue of one CPU.
 fn fixture_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>) {
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let text = format!("multipath:{options}:{}", urls.join("+"));
     let open =
         TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -291,7 +291,7 @@ fn io_affinity_takes_the_path_of_the_cpu() {
     let urls = [tgt.url_by(proxy.address(), "?sessions=1"), tgt.url("?sessions=1")];
     let options = "path_grouping_policy=multibus,path_selector=io-affinity,path_cpus=0x1+0x2";
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let target = TargetSpec::parse(&format!("multipath:{options}:{}", urls.join("+"))).unwrap();
     let driver = target.open(&needs, regions.clone()).unwrap().driver;
     let fixture = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
@@ -491,7 +491,7 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
 }
 
 fn refused(text: &str) -> String {
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let open = TargetSpec::parse(text).and_then(|t| t.open(&needs, Arc::new(Regions::new())));
     open.err().expect("it is to be refused").to_string()
 }
@@ -503,7 +503,7 @@ fn a_path_that_is_not_there_at_the_start_comes_later() {
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
     tgts[0].kill();
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let text = format!("multipath:path_grouping_policy=multibus,polling_interval=1:{}", urls.join("+"));
     let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
     assert_eq!(open.warnings.len(), 1);

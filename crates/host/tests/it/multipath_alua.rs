@@ -144,7 +144,7 @@ fn array(tpgs: u8, states: [u8; 3]) -> Shared {
 
 fn open(options: &str, urls: &[String]) -> host::error::Result<(OpenTarget, Arc<Regions>)> {
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let text = format!("multipath:{options}:{}", urls.join("+"));
     Ok((TargetSpec::parse(&text).unwrap().open(&needs, regions.clone())?, regions))
 }

@@ -19,7 +19,7 @@ fn open(image: &TempFile) -> (DriverFixture, Arc<Multipath>) {
     fs::File::options().write(true).open(&image.0).unwrap().set_len(1 << 20).unwrap();
     let file = image.0.display().to_string();
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let text = format!("polling_interval=1,max_polling_interval=1:{file}+/.{file}");
     let parsed = multipath::parse(&text).unwrap();
     let paths = parsed.paths_to_open(&needs, &regions).unwrap();

@@ -38,7 +38,7 @@ fn two_servers(
     let path = a.file.as_ref().unwrap().0.clone();
     let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
     let urls = [a.target(&format!("&connections=1{first}")), b.target("&connections=1")];
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let target = host::driver::multipath::parse(&format!("{STALE},prio=50+10,{options}:{}", urls.join("+"))).unwrap();
     let regions = Arc::new(Regions::new());
     let paths = target.paths_to_open(&needs, &regions).unwrap();

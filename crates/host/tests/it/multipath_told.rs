@@ -34,7 +34,7 @@ impl Conf {
     }
 
     fn open(&self, options: &str, urls: &[&str]) -> Result<OpenTarget> {
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let text = format!("multipath:conf={}{options}:{}", self.0.display(), urls.join("+"));
         TargetSpec::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}")).open(&needs, Arc::new(Regions::new()))
     }

@@ -336,7 +336,7 @@ fn rbd_paths_share_their_data_and_are_checked_beside_a_lock() {
     let image = CephImage::new(MIB, "layering,exclusive-lock");
     let refused = |options: &str, paths: &[String]| {
         let text = format!("multipath:{options}:{}", paths.join("+"));
-        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         TargetSpec::parse(&text).unwrap().open(&needs, Arc::default()).err().unwrap().to_string()
     };
     let (plain, cached) = (image.target(""), image.target(":rbd_cache=true"));

@@ -228,9 +228,10 @@ fn list(all: &Value) -> String {
         let ro = if disk["read_only"] == true { ", read-only" } else { "" };
         let drained = if disk["drained"] == true { ", drained" } else { "" };
         let buffered = if disk["direct"] == false { ", through the page cache" } else { "" };
+        let aio = if disk["aio"] == "threads" { ", aio=threads" } else { "" };
         let _ = writeln!(
             out,
-            "disk {}: {}, {} bytes, {} hardware queues, {}{ro}{buffered}{drained}",
+            "disk {}: {}, {} bytes, {} hardware queues, {}{aio}{ro}{buffered}{drained}",
             text(disk, "name"),
             underneath(disk),
             disk["bytes"],

@@ -4,6 +4,7 @@
 use crate::serve::{confinement, show};
 use blk::bio::Op;
 use blk::stat::{DiskStats, HctxStats};
+use host::driver::Aio;
 use host::serve::ThreadReport;
 use host::serve::client_memory;
 use host::serve::view::View;
@@ -44,7 +45,7 @@ pub fn list(daemon: &View) -> Value {
 fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
     // Members have the same settings.
     let members = disk.members();
-    json!({
+    let mut all = json!({
         "bytes": disk.capacity().0 * 512,
         "logical_block_size": disk.limits().logical_block_size,
         "physical_block_size": disk.limits().physical_block_size,
@@ -53,7 +54,18 @@ fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
         "nr_hw_queues": members.iter().map(|m| u32::from(m.queue.map().nr_hw_queues())).sum::<u32>(),
         "drained": disk.is_drained(),
         "troubles": disk.flush_trouble().into_iter().chain(of_images).chain(disk.troubles()).collect::<Vec<_>>(),
-    })
+    });
+    // Otherwise the plan's value stays, as for the files of a multipath disk.
+    if let Some(aio) = aio(members) {
+        all["aio"] = json!(aio);
+    }
+    all
+}
+
+/// Returns how a disk's file I/O is issued: by threads if that holds for any of its targets.
+fn aio(members: &[Member]) -> Option<&'static str> {
+    let used = || members.iter().filter_map(|m| m.driver.aio());
+    used().find(|aio| *aio == Aio::Threads).or_else(|| used().next()).map(Aio::name)
 }
 
 /// Returns the counters.

@@ -92,7 +92,12 @@ impl Dir {
 
     /// Starts mqblk and waits until a line on its standard error contains `sign`.
     pub fn start(&self, args: &[&str], sign: &str) -> Started {
-        let mut child = Running::start(self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()));
+        Dir::start_command(&mut self.command(args), args, sign)
+    }
+
+    /// As [`Dir::start`], for a command that becomes mqblk with these arguments.
+    pub fn start_command(command: &mut Command, args: &[&str], sign: &str) -> Started {
+        let mut child = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
         while !seen.lines().last().is_some_and(|l| l.contains(sign)) {

@@ -6,6 +6,7 @@
 
 use super::identity;
 use super::requests::MAX_PIECES;
+use crate::driver::aio::Aio;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
@@ -32,11 +33,13 @@ pub struct FileOptions {
     /// For buffered I/O: longest read-ahead in KiB, for sequential streams that this driver detects. 0 = no read-ahead, `None` = the
     /// system's default. Without effect on direct I/O.
     pub read_ahead_kb: Option<u32>,
+    /// How I/O is issued; `None` = by io_uring if possible, otherwise by threads.
+    pub aio: Option<Aio>,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None }
+        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None }
     }
 }
 
@@ -56,6 +59,11 @@ pub enum FileWarning {
         /// The file.
         path: PathBuf,
     },
+    /// Threads are used, because io_uring is not available.
+    NoIoUring {
+        /// The error and the remedy.
+        why: String,
+    },
 }
 
 impl fmt::Display for FileWarning {
@@ -73,6 +81,7 @@ impl fmt::Display for FileWarning {
                  end to end, or remove it to have it laid out again",
                 path.display()
             ),
+            FileWarning::NoIoUring { why } => f.write_str(why),
         }
     }
 }

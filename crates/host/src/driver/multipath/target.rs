@@ -687,7 +687,7 @@ mod tests {
             assert!(said.err().is_none_or(|e| e.starts_with("allow_stale_writes=no: a disk of 2 paths")), "{text}");
         }
         // Nothing is opened: there is no server of this name.
-        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let target =
             TargetSpec::parse("multipath:nbd+unix:///e?socket=/nonexistent+nbd+unix:///e?socket=/none").unwrap();
         let said = target.open(&needs, Arc::default()).err().unwrap().to_string();

@@ -40,7 +40,7 @@ impl Kernel {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
         let threads = Arc::new(IoThreads::start(&[option.clone(), option]).unwrap());
         let regions = Arc::new(Regions::new());
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let open = |t: &&str| TargetSpec::parse(t).unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
         let mut drivers: Vec<_> = targets.iter().map(open).collect();
         let disk = match drivers.len() {

@@ -165,7 +165,7 @@ fn disk() -> &'static (Arc<IoThreads>, Arc<ServedDisk>) {
         let options = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling };
         let threads = Arc::new(IoThreads::start(&[options]).expect("an IOThread"));
         let regions = Arc::new(Regions::new());
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let spec = TargetSpec::parse("ram:size=1m").expect("a target");
         let driver = spec.open(&needs, Arc::clone(&regions)).expect("a disk").driver;
         let disk = threads.disk("fuzz", driver, regions, QueueConfig::default()).expect("a disk");

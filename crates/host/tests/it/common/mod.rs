@@ -24,6 +24,7 @@ use blk::status::BlkStatus;
 use blk::submitter::Submitter;
 use ceph::CephImage;
 use host::clock::now;
+use host::driver::Aio;
 use host::driver::HostDriver;
 use host::driver::Iscsi;
 use host::driver::Nbd;
@@ -65,6 +66,9 @@ pub enum Kind {
     Forgets(&'static str),
     FileDirect,
     FileBuffered,
+    /// The same through threads instead of io_uring.
+    FileDirectThreads,
+    FileBufferedThreads,
     /// The block device that the environment names.
     Device,
     /// nbdkit's memory, over several connections.
@@ -92,6 +96,13 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The kinds of one file, with and without the page cache, with each engine.
+    pub const FILES: [Kind; 4] =
+        [Kind::FileDirect, Kind::FileBuffered, Kind::FileDirectThreads, Kind::FileBufferedThreads];
+
+    /// Those without the page cache.
+    pub const DIRECT_FILES: [Kind; 2] = [Kind::FileDirect, Kind::FileDirectThreads];
+
     pub fn keeps_data(self) -> bool {
         !matches!(self, Kind::Forgets(_))
     }
@@ -142,7 +153,7 @@ impl Kind {
     }
 
     fn open(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
-        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
         let open = TargetSpec::parse(target).unwrap().open(&needs, regions.clone()).unwrap();
         assert!(open.warnings.is_empty(), "{:?}", open.warnings);
         open.driver
@@ -169,17 +180,20 @@ impl Kind {
             let target = host::driver::iscsi::parse(&target.url(digests)).unwrap();
             return Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
         }
-        let file = |direct| {
-            let options = FileOptions { direct, ..FileOptions::default() };
+        let file = |direct, aio| {
+            let options = FileOptions { direct, aio: Some(aio), ..FileOptions::default() };
             let path = &path.as_ref().expect("a file driver has a file").0;
             let (file, warnings) = File::open(path, &options, regions.clone()).unwrap();
             assert!(warnings.is_empty() && file.is_direct() == direct, "{warnings:?}");
+            assert_eq!(file.aio(), Some(aio));
             file
         };
         match self {
             Kind::Keeps(target) | Kind::Forgets(target) => Kind::open(target, regions),
-            Kind::FileDirect => Arc::new(file(true)),
-            Kind::FileBuffered => Arc::new(file(false)),
+            Kind::FileDirect => Arc::new(file(true, Aio::IoUring)),
+            Kind::FileBuffered => Arc::new(file(false, Aio::IoUring)),
+            Kind::FileDirectThreads => Arc::new(file(true, Aio::Threads)),
+            Kind::FileBufferedThreads => Arc::new(file(false, Aio::Threads)),
             Kind::Device => {
                 let path = device().expect("asked for before");
                 Arc::new(File::open(&path, &FileOptions::default(), regions.clone()).unwrap().0)
@@ -253,7 +267,7 @@ impl DriverFixture {
 
     pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> DriverFixture {
         let regions = Arc::new(Regions::new());
-        let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered | Kind::MultipathFiles).then(TempFile::new);
+        let file = (Kind::FILES.contains(&kind) || kind == Kind::MultipathFiles).then(TempFile::new);
         let peer = kind.peer();
         if let Some(image) = kind.ceph() {
             let options = if kind == Kind::Rbd { ":images=4" } else { ":rbd_cache=true" };

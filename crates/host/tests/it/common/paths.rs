@@ -14,7 +14,7 @@ pub fn active(disk: &Multipath) -> usize {
 /// Opens a disk of these targets. Returns its fixture and its multipath driver.
 pub fn open_disk(options: &str, urls: &[String]) -> (DriverFixture, Arc<Multipath>) {
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
     let paths = target.paths_to_open(&needs, &regions).unwrap();
     let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);

@@ -101,7 +101,7 @@ fn begin(test: &str, iothreads: usize) -> (PathBuf, Arc<IoThreads>) {
 }
 
 fn open(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
-    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     TargetSpec::parse(target).unwrap().open(&needs, Arc::clone(regions)).unwrap().driver
 }
 

@@ -27,7 +27,7 @@ fn the_socket_goes_before_its_guard_also_without_memory() {
     let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
     let threads = IoThreads::start(&[option]).unwrap();
     let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
     let disk = threads.disk("disk", driver, Arc::clone(&regions), QueueConfig::default()).unwrap();
     let connect = || {

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files where io_uring is not available, as in containers: threads serve them, every command says so, and no acknowledged write is lost by
+//! a kill -9.
+
+use crate::common;
+
+use common::{Dir, Done, Running, Started};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const WRAPPER: &str = "without_io_uring.py";
+const WARNING: &str =
+    "io_uring is not available (Operation not permitted (os error 1)): file I/O uses threads (aio=threads)";
+const REMEDY: &str = "set kernel.io_uring_disabled=0";
+
+/// A directory with two images.
+fn directory(test: &str) -> Dir {
+    let dir = Dir::new(test);
+    dir.file(WRAPPER, include_str!("serve_aio/without_io_uring.py"));
+    dir.program("truncate", &["-s", "8m", "a.img", "b.img"]).exits(0);
+    dir
+}
+
+/// A configuration of two disks with an NBD export each.
+fn config(more: &str) -> String {
+    let disk = |name: &str| {
+        format!(
+            "[[disk]]\nname = \"{name}\"\ntarget = \"{name}.img\"\n{more}\n\
+             [[export]]\ndisk = \"{name}\"\ntype = \"nbd\"\nsocket = \"{name}.sock\"\nexport_name = \"{name}\"\n"
+        )
+    };
+    disk("a") + &disk("b")
+}
+
+/// Runs mqblk without io_uring to its end.
+fn refused(dir: &Dir, args: &[&str]) -> Done {
+    dir.program("/usr/bin/python3", &[&[WRAPPER, env!("CARGO_BIN_EXE_mqblk")], args].concat())
+}
+
+/// Serves `c.toml` without io_uring.
+fn serve(dir: &Dir) -> Started {
+    let args = ["serve", "c.toml", "--control", "ctl.sock"];
+    let mut command = Command::new("/usr/bin/python3");
+    command.args([WRAPPER, env!("CARGO_BIN_EXE_mqblk")]).args(args).current_dir(dir.as_path()).stdin(Stdio::null());
+    Dir::start_command(&mut command, &args, "serving on")
+}
+
+fn list(dir: &Dir, more: &[&str]) -> Done {
+    dir.mqblk(&[&["ctl", "--control", "ctl.sock", "list"], more].concat()).exits(0)
+}
+
+fn aio(list: &Value) -> [&Value; 2] {
+    [0, 1].map(|disk| &list["disks"][disk]["aio"])
+}
+
+/// Returns the number of threads that do I/O.
+fn threads(daemon: &Started) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.id())).unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "mqblk-aio").count()
+}
+
+#[test]
+fn without_io_uring_threads_serve_and_all_commands_say_so() {
+    let dir = directory("aio");
+    dir.file("c.toml", &config(""));
+    let checked = refused(&dir, &["serve", "c.toml", "--dry-run"]).exits(0);
+    checked.says(&[WARNING, REMEDY]);
+    checked.prints(&["disk a: a.img, past the page cache, aio=threads, write back"]);
+    assert_eq!(aio(&refused(&dir, &["serve", "c.toml", "--dry-run", "--json"]).exits(0).json()), ["threads"; 2]);
+    let shown = refused(&dir, &["inspect", "--target", "a.img"]).exits(0);
+    shown.prints(&[&format!("blocks of 512 bytes\naio=threads: {WARNING}"), REMEDY]);
+    assert_eq!(refused(&dir, &["inspect", "--target", "a.img", "--json"]).exits(0).json()["aio"], "threads");
+
+    let daemon = serve(&dir);
+    assert_eq!(list(&dir, &[]).out.matches(", aio=threads").count(), 2);
+    assert_eq!(aio(&list(&dir, &["--json"]).json()), ["threads"; 2]);
+    daemon.signal("TERM");
+    let said = daemon.ends().exits(0).err;
+    assert_eq!(said.matches(WARNING).count(), 1, "once for both disks: {said}");
+
+    dir.file("c.toml", &config("aio = \"io_uring\""));
+    let why = "c.toml:4: aio=io_uring: not available (Operation not permitted (os error 1)); leave aio out, or set";
+    refused(&dir, &["serve", "c.toml", "--dry-run"]).exits(2).says(&[why]);
+    refused(&dir, &["serve", "c.toml"]).exits(2).says(&[why]);
+
+    // Jobs run, too.
+    let job = "[j]\nfilename=a.img\nioengine=io_uring\nrw=randwrite\nbs=4k\nsize=2m\niodepth=8\nverify=crc32c\n";
+    dir.file("j.fio", job);
+    refused(&dir, &["run", "j.fio"]).exits(0).says(&[WARNING]);
+}
+
+#[test]
+fn threads_can_be_chosen() {
+    let dir = directory("aio-chosen");
+    dir.file("c.toml", &config("aio = \"threads\""));
+    let daemon = dir.start(&["serve", "c.toml", "--control", "ctl.sock"], "serving on");
+    assert_eq!(aio(&list(&dir, &["--json"]).json()), ["threads"; 2]);
+    // The threads of a disk end with it.
+    let before = threads(&daemon);
+    assert!(before >= 2, "at least one for each disk");
+    dir.mqblk(&["ctl", "--control", "ctl.sock", "remove", "--force", "b"]).exits(0);
+    let until = Instant::now() + Duration::from_secs(300);
+    while threads(&daemon) == before {
+        assert!(Instant::now() < until, "the threads of a removed disk are still there");
+        std::thread::yield_now();
+    }
+    daemon.signal("TERM");
+    let said = daemon.ends().exits(0).err;
+    assert!(!said.contains("io_uring"), "it is what was asked for: {said}");
+    dir.file("c.toml", &config("aio = \"native\""));
+    dir.mqblk(&["serve", "c.toml", "--dry-run"])
+        .exits(2)
+        .says(&["c.toml:4: aio=\"native\": must be one of \"io_uring\", \"threads\""]);
+}
+
+/// Two clients write neighbouring sectors, and the daemon is killed under them. A sector is never torn or older than acknowledged.
+#[test]
+fn writes_by_threads_survive_a_killed_daemon() {
+    let dir = directory("aio-kill");
+    dir.file("writer.py", include_str!("serve_geometry/writer.py"));
+    dir.file("checker.py", include_str!("serve_geometry/checker.py"));
+    let uri = format!("nbd+unix:///a?socket={}", dir.path("a.sock").display());
+    for (page_cache, more) in [("without", "direct = true"), ("with", "direct = false")] {
+        dir.program("truncate", &["-s", "0", "a.img"]).exits(0);
+        dir.program("truncate", &["-s", "8m", "a.img"]).exits(0);
+        dir.file("c.toml", &config(more));
+        let mut holds = [json!({}), json!({})];
+        for round in 0..3 {
+            let daemon = serve(&dir);
+            let mut writers: Vec<(Running, BufReader<_>)> = (0..2)
+                .map(|parity| {
+                    let mut command = Command::new("/usr/bin/python3");
+                    command.args(["writer.py", &uri, &parity.to_string(), &holds[parity].to_string()]);
+                    command.current_dir(dir.as_path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                    let mut writer = Running::start(&mut command);
+                    let err = BufReader::new(writer.stderr.take().unwrap());
+                    (writer, err)
+                })
+                .collect();
+            for (_, err) in &mut writers {
+                let mut line = String::new();
+                err.read_line(&mut line).unwrap();
+                assert_eq!(line, "under way\n", "round {round} {page_cache} the page cache");
+            }
+            daemon.signal("KILL");
+            assert_eq!(daemon.ends().status, -1);
+            let wrote: Vec<_> =
+                writers.into_iter().map(|(w, _)| String::from_utf8(w.output().stdout).unwrap()).collect();
+            let daemon = serve(&dir);
+            let checked = dir.program("/usr/bin/python3", &["checker.py", &uri, &wrote[0], &wrote[1]]).exits(0).json();
+            holds = [checked[0].clone(), checked[1].clone()];
+            assert!(holds.iter().all(|h| h.as_object().unwrap().len() == 128), "each writes half of 256 sectors");
+            daemon.signal("TERM");
+            daemon.ends().exits(0);
+        }
+    }
+}
