@@ -43,7 +43,7 @@ pub fn directory_of(account: &Account) -> Result<PathBuf, Failure> {
 /// As [`directory`].
 pub fn directories() -> Result<Vec<PathBuf>, Failure> {
     let uid = uid();
-    let of_root = std::env::var_os(RUNTIME_DIR).map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    let of_root = set(RUNTIME_DIR).unwrap_or_else(|| PathBuf::from("/run"));
     let of_root = checked(of_root.join(format!("mqblk-uid-{uid}")), uid).ok();
     match (directory(), of_root) {
         (Err(e), None) => Err(e),
@@ -51,9 +51,13 @@ pub fn directories() -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
+/// Returns the directory that a variable names. A relative one counts as none.
+fn set(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute())
+}
+
 /// Returns the directory above that of the sockets.
 fn above(uid: u32) -> Result<PathBuf, Failure> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     let dir = match set(RUNTIME_DIR) {
         Some(dir) => dir,
         None if uid == 0 => PathBuf::from("/run"),
@@ -65,7 +69,7 @@ fn above(uid: u32) -> Result<PathBuf, Failure> {
     };
     let meta = fs::metadata(&dir).map_err(|e| failed(&dir, &e))?;
     if !meta.is_dir() || ![0, uid].contains(&meta.uid()) || meta.mode() & 0o022 != 0 {
-        let rule = "must belong to this user, and others must not be able to write to it";
+        let rule = "must belong to this user or root, and others must not be able to write to it";
         return Err(failed(&dir, &format!("{rule}; name a socket by --control")));
     }
     Ok(dir)

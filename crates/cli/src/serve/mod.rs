@@ -96,7 +96,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), manager.clone(), move || closing.close()));
-    let mut servers = Servers::start(&operator, args, user, control)?;
+    let mut servers = Servers::start(&operator, args, control)?;
     if let Some(user) = user {
         operator.assume(user, &servers.paths())?;
     }

@@ -8,38 +8,30 @@ use super::args::ServeArgs;
 use super::control::{Operator, Server, Socket};
 use super::metrics;
 use crate::status::Failure;
-use host::privileges::Account;
 use host::served_path::ServedPath;
 use std::path::Path;
 use std::sync::Arc;
 
 /// See the module's text.
-pub struct Servers<'a> {
+pub struct Servers {
     operator: Arc<Operator>,
-    args: &'a ServeArgs,
-    user: Option<&'a Account>,
     control: Server,
     metrics: Option<metrics::Server>,
 }
 
-impl<'a> Servers<'a> {
+impl Servers {
     /// Answers clients of `control`, and listens for those of the metrics where `args` say.
     ///
     /// # Errors
     /// A socket cannot be made.
-    pub fn start(
-        operator: &Arc<Operator>,
-        args: &'a ServeArgs,
-        user: Option<&'a Account>,
-        socket: Socket,
-    ) -> Result<Servers<'a>, Failure> {
+    pub fn start(operator: &Arc<Operator>, args: &ServeArgs, socket: Socket) -> Result<Servers, Failure> {
         let control = control(operator, socket)?;
         let metrics = args.metrics.clone().or_else(metrics::handed_over);
         let metrics = metrics.map(|at| page(operator, &at)).transpose()?;
         if let Some(at) = metrics.as_ref().map(metrics::Server::at) {
             ::log::info!("metrics at {at}");
         }
-        Ok(Servers { operator: Arc::clone(operator), args, user, control, metrics })
+        Ok(Servers { operator: Arc::clone(operator), control, metrics })
     }
 
     /// Returns where the control socket is.
@@ -58,7 +50,7 @@ impl<'a> Servers<'a> {
     /// Makes sockets anew whose paths no longer name them. Logs what it did, and failures.
     pub fn listen_again(&mut self) {
         if is_gone(self.control.served()) {
-            let socket = Socket::bind(self.args.control.as_deref(), self.user);
+            let socket = Socket::bind(Some(self.control.path()), None);
             let new = socket.and_then(|socket| control(&self.operator, socket));
             replace(&mut self.control, new, |server| server.path().display().to_string());
         }

@@ -75,3 +75,22 @@ fn without_a_session_a_user_names_a_socket() {
     done.exits(2).says(&["set $XDG_RUNTIME_DIR, or name a socket by --control"]);
     assert_eq!(dir.list(), ["mqblk"]);
 }
+
+/// Once, a daemon that was no longer root looked for the directory of another user.
+#[test]
+fn a_removed_socket_of_another_user_is_made_again() {
+    let dir = Dir::new("socket-again");
+    let done = script(
+        &dir,
+        "unset XDG_RUNTIME_DIR MQBLK_RUNTIME_DIR
+         $mqblk serve ram:size=1m --user nobody >out 2>err & serve=$!
+         until grep -q serving err; do kill -0 $serve || exit 3; done
+         socket=/run/mqblk-uid-65534/serve-$serve.sock; rm $socket
+         until grep -q removed err; do kill -0 $serve || exit 3; done
+         kill -s HUP $serve
+         until $mqblk ctl --control $socket list >/dev/null 2>&1; do kill -0 $serve || exit 3; done
+         stat --format '%a %U' $socket
+         $mqblk ctl --control $socket shutdown; wait $serve",
+    );
+    assert_eq!(done.exits(0).out, "600 nobody\nending\n");
+}
