@@ -160,6 +160,37 @@ fn states_of_paths_are_in_the_log_with_their_reasons() {
     daemon.ends().exits(0);
 }
 
+/// Once, a command for a striped disk was for its first target, and an alert did not see that another target had no path.
+#[test]
+fn paths_of_striped_disks_are_told_apart() {
+    let dir = Dir::new("serve-striped-paths");
+    ["a.img", "b.img"].iter().for_each(|name| image(&dir, name, 8 << 20));
+    let targets = "targets = [\"multipath:./a.img+././a.img\", \"multipath:./b.img+././b.img\"]";
+    let export = "[[export]]\ntype = \"nbd\"\ndisk = \"s\"\nsocket = \"s.sock\"\n";
+    dir.file("serve.toml", &format!("[[disk]]\nname = \"s\"\nstack = \"stripe\"\n{targets}\n{export}"));
+    let args = ["serve", "serve.toml", "--control=ctl.sock", "--metrics=unix:m.sock"];
+    let mut daemon = dir.start(&args, "serving");
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat());
+    let rule = "disk 's': is striped over 2 targets; name one, s/0 to s/1";
+    ctl(&["fail-path", "s", "1"]).exits(2).says(&[rule]);
+    ctl(&["switch-group", "s", "1"]).exits(2).says(&[rule]);
+    ctl(&["fail-path", "s/2", "1"]).exits(2).says(&["disk 's/2': is striped over 2 targets"]);
+    for path in ["1", "2"] {
+        ctl(&["fail-path", "s/1", path]).exits(0);
+    }
+    daemon.until("no path is left: requests fail disk=s/1");
+    let page = metrics(&dir);
+    let active = |disk: &str, value: &str| {
+        let is_it = |line: &&str| line.starts_with(&format!("mqblk_path_active{{disk=\"{disk}\",path="));
+        page.lines().filter(is_it).filter(|line| line.ends_with(value)).count()
+    };
+    assert_eq!([active("s/0", "} 1"), active("s/1", "} 0")], [2, 2], "{page}");
+    ctl(&["reinstate-path", "s/1", "2"]).exits(0);
+    daemon.until("a path is left again: requests do not fail disk=s/1");
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}
+
 /// The WWID that udev gives to the first LUN of the first target of any tgtd.
 const WWID: &str = "360000000000000000e00000000010001";
 

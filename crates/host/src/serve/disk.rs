@@ -184,6 +184,11 @@ impl ServedDisk {
         &self.members
     }
 
+    /// Returns the name of a member: the disk's, or `DISK/NUMBER` of several, counted from 0.
+    pub fn member_name(&self, number: usize) -> String {
+        if self.members.len() > 1 { format!("{}/{number}", self.name) } else { self.name.clone() }
+    }
+
     /// Returns whether I/O to all its images bypasses the page cache; `None`: it has no image.
     pub fn is_direct(&self) -> Option<bool> {
         self.members.iter().filter_map(|m| m.driver.is_direct()).reduce(|all, is| all && is)
@@ -240,9 +245,10 @@ impl ServedDisk {
         self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
     }
 
-    /// Returns the [`DevicePath::take_messages`](crate::driver::DevicePath::take_messages) of all targets.
-    pub(super) fn take_messages(&self) -> Vec<PathMessage> {
-        self.members.iter().flat_map(|m| m.driver.path().take_messages()).collect()
+    /// Returns the [`DevicePath::take_messages`](crate::driver::DevicePath::take_messages) of each target, with its name.
+    pub(super) fn take_messages(&self) -> impl Iterator<Item = (String, Vec<PathMessage>)> {
+        let names = (0..).map(|number| self.member_name(number));
+        names.zip(self.members.iter().map(|m| m.driver.path().take_messages()))
     }
 
     /// Returns the [`DevicePath::take_failures`](crate::driver::DevicePath::take_failures) of all targets.

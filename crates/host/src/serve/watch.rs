@@ -191,10 +191,13 @@ fn look(disk: &ServedDisk, watched: &mut Watched) {
     disk.log_failed_flush();
     let name = disk.name.as_str();
     let Watched { seen, links, failures } = watched;
-    for PathMessage { path, level, text } in disk.take_messages() {
-        match path {
-            Some(path) => log::log!(level, disk = name, path = path.as_str(); "{text}"),
-            None => log::log!(level, disk = name; "{text}"),
+    for (member, messages) in disk.take_messages() {
+        let disk = member.as_str();
+        for PathMessage { path, level, text } in messages {
+            match path {
+                Some(path) => log::log!(level, disk, path = path.as_str(); "{text}"),
+                None => log::log!(level, disk; "{text}"),
+            }
         }
     }
     for FailureReport { path, text } in failures.look(|| disk.take_failures()) {
@@ -204,7 +207,8 @@ fn look(disk: &ServedDisk, watched: &mut Watched) {
     let link = disk.connections().and_then(|now| links.look(now));
     for finding in found.into_iter().chain([link]).flatten() {
         match finding {
-            Finding::Lost => disk.troubles().iter().for_each(|text| log::warn!(disk = name; "{text}")),
+            // In one line, because the number of lines is limited.
+            Finding::Lost => log::warn!(disk = name; "{}", disk.troubles().join("; ")),
             Finding::Connected => log::info!(disk = name; "all its connections are up again"),
             Finding::Failed(n) => log::warn!(disk = name, errors = n; "{n} requests failed"),
             Finding::HoldBegins => {

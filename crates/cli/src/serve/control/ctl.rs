@@ -90,7 +90,7 @@ pub enum CtlCommand {
     },
     /// Fail a path of a multipath disk, until it is reinstated by hand; requests use the other paths
     FailPath {
-        /// Name of the disk
+        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
@@ -98,7 +98,7 @@ pub enum CtlCommand {
     },
     /// Reinstate a path of a multipath disk
     ReinstatePath {
-        /// Name of the disk
+        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
@@ -106,7 +106,7 @@ pub enum CtlCommand {
     },
     /// Switch a multipath disk to another group of paths, until failback or the loss of its last path
     SwitchGroup {
-        /// Name of the disk
+        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Number of the group as in mqblk multipath -ll, counted from 1

@@ -459,10 +459,15 @@ fn on_disks(
 /// Carries out a command on the paths of a disk. A multipath disk in a stripe is named `DISK/NUMBER`, as `multipath` names it.
 fn on_paths(daemon: &Daemon, name: &str, command: &PathCommand) -> Done {
     let in_stripe = name.rsplit_once('/').and_then(|(disk, at)| Some((disk, at.parse::<usize>().ok()?)));
-    let (disk, at) = in_stripe.filter(|(disk, _)| daemon.disk(disk).is_some()).unwrap_or((name, 0));
+    let in_stripe = in_stripe.filter(|(disk, _)| daemon.disk(disk).is_some());
+    let disk = in_stripe.map_or(name, |(disk, _)| disk);
     disk_index(daemon.plan(), disk)?;
     let members = daemon.disk(disk).map(|d| d.members()).unwrap_or_default();
-    let member = members.get(at).ok_or_else(|| format!("disk '{name}': there is no target {at} in it"))?;
+    let at = in_stripe.map_or(0, |(_, at)| at);
+    let member = members.get(at).filter(|_| in_stripe.is_some() || members.len() == 1).ok_or_else(|| {
+        let last = members.len().saturating_sub(1);
+        format!("disk '{name}': is striped over {} targets; name one, {disk}/0 to {disk}/{last}", members.len())
+    })?;
     let done = member.driver.path().command(command).map_err(|e| format!("disk '{name}': {e}"))?;
     Ok(json!([format!("disk '{name}': {done}")]))
 }

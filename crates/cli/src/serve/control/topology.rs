@@ -18,8 +18,7 @@ pub fn maps(daemon: &View) -> Value {
         let members = disk.members();
         for (i, member) in members.iter().enumerate() {
             let Some(topology) = member.driver.path().topology() else { continue };
-            let name = if members.len() > 1 { format!("{}/{i}", plan.name) } else { plan.name.clone() };
-            maps.push(map(&name, maps.len(), plan.read_only, &topology));
+            maps.push(map(&disk.member_name(i), maps.len(), plan.read_only, &topology));
         }
     }
     json!({ "major_version": 0, "minor_version": 1, "maps": maps })

@@ -167,12 +167,14 @@ fn of_connections(page: &mut Page, disks: &Disks<'_>) {
 /// Appends the families of the paths of multipath disks.
 fn of_paths(page: &mut Page, disks: &Disks<'_>) {
     let (mut active, mut failures) = (Vec::new(), Vec::new());
-    for (name, disk) in disks {
-        let topologies = disk.members().iter().filter_map(|m| m.driver.path().topology());
-        for path in topologies.flat_map(|t| t.groups).flat_map(|g| g.paths) {
-            let labels = || vec![("disk", (*name).to_owned()), ("path", path.name.clone())];
-            active.push((labels(), u64::from(path.is_active)));
-            failures.push((labels(), path.fail_count));
+    for (_, disk) in disks {
+        for (i, member) in disk.members().iter().enumerate() {
+            let topology = member.driver.path().topology();
+            for path in topology.into_iter().flat_map(|t| t.groups).flat_map(|g| g.paths) {
+                let labels = || vec![("disk", disk.member_name(i)), ("path", path.name.clone())];
+                active.push((labels(), u64::from(path.is_active)));
+                failures.push((labels(), path.fail_count));
+            }
         }
     }
     page.family("mqblk_path_active", Kind::Gauge, "1 while requests may use the path of a multipath disk.", active);
