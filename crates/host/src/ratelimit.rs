@@ -2,13 +2,14 @@
 //! Limits how often a message is logged for one peer, and counts what is suppressed.
 //!
 //! Guarantees: a message is logged at most [`BURST`] times in [`INTERVAL`] for each peer, and at most [`TOTAL_BURST`] times for all
-//! clients together. Each suppressed message is counted in exactly one [`Suppressed`]. Memory is bounded, however many peers there are.
+//! clients together. Errors of a peer are not hidden by its warnings, nor these by what is less urgent. Each suppressed message is counted in exactly one [`Suppressed`]. Memory is bounded, however many peers there are.
 //! Needs from callers: they call [`Ratelimits::expired`] about once per interval, because the last messages of a burst have no
 //! successor that could report them. Does not do: read a clock, log.
 //!
 //! Source: `___ratelimit` of Linux (lib/ratelimit.c), with its defaults. The kernel has one state per message; here each peer has its
 //! own, so that a noisy client hides no other.
 
+use log::Level;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -19,10 +20,12 @@ pub const INTERVAL: Duration = Duration::from_secs(5);
 pub const BURST: u32 = 10;
 /// Messages in an interval from all clients together.
 pub const TOTAL_BURST: u32 = 100;
-/// Maximum number of states, without those of the configuration. Beyond that, a new client of a message has only the limit of all clients.
+/// Maximum number of states with which a client gets one. Beyond that, a new client of a message has only the limit of all clients.
 const MAX_STATES: usize = 1024;
 /// Longest message that is kept for the count's line, bytes.
 const MAX_TEXT: usize = 256;
+/// Maximum number of counts that wait to be reported. Beyond that, they are added up.
+const MAX_DUE: usize = 1024;
 
 /// A place in the program that logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +34,8 @@ pub struct Message {
     pub file: &'static str,
     /// Its line in the file.
     pub line: u32,
+    /// How urgent it is.
+    pub level: Level,
 }
 
 /// What a message is about.
@@ -47,6 +52,8 @@ pub enum Peer<'a> {
 pub struct Suppressed {
     /// Their number, at least 1.
     pub count: u64,
+    /// How urgent they were.
+    pub level: Level,
     /// The peer; empty: several, or the daemon.
     pub peer: String,
     /// The last of these messages, maybe truncated.
@@ -80,8 +87,9 @@ impl State {
         is_used_up
     }
 
-    fn count(self, peer: Option<String>) -> Option<Suppressed> {
-        (self.missed > 0).then(|| Suppressed { count: self.missed, peer: peer.unwrap_or_default(), last: self.last })
+    fn count(self, (message, peer): Key) -> Option<Suppressed> {
+        let State { missed: count, last, .. } = self;
+        (count > 0).then(|| Suppressed { count, level: message.level, peer: peer.unwrap_or_default(), last })
     }
 }
 
@@ -125,9 +133,21 @@ impl Ratelimits {
     fn state(&mut self, key: Key, now: Instant) -> &mut State {
         if self.states.get(&key).is_some_and(|state| state.is_over(now)) {
             let over = self.states.remove(&key);
-            self.due.extend(over.and_then(|state| state.count(key.1.clone())));
+            if let Some(count) = over.and_then(|state| state.count(key.clone())) {
+                self.add_due(count);
+            }
         }
         self.states.entry(key).or_insert_with(|| State::new(now))
+    }
+
+    fn add_due(&mut self, count: Suppressed) {
+        let is_full = self.due.len() >= MAX_DUE;
+        match self.due.last_mut() {
+            Some(all) if is_full => {
+                *all = Suppressed { count: all.count + count.count, peer: String::new(), ..count };
+            }
+            _ => self.due.push(count),
+        }
     }
 
     /// Returns the counts of intervals that are over at `now`, and forgets those intervals.
@@ -142,7 +162,7 @@ impl Ratelimits {
 
     fn take(&mut self, is_taken: impl Fn(&State) -> bool) -> Vec<Suppressed> {
         let taken = self.states.extract_if(|_, state| is_taken(state));
-        self.due.extend(taken.filter_map(|((_, peer), state)| state.count(peer)));
+        self.due.extend(taken.filter_map(|(key, state)| state.count(key)));
         let mut counts = std::mem::take(&mut self.due);
         // The map's order is random.
         counts.sort_by(|a, b| (&a.last, &a.peer).cmp(&(&b.last, &b.peer)));
@@ -167,8 +187,8 @@ pub fn peer_of(client: &str) -> String {
 mod tests {
     use super::*;
 
-    const LEFT: Message = Message { file: "a.rs", line: 1 };
-    const CAME: Message = Message { file: "a.rs", line: 2 };
+    const LEFT: Message = Message { file: "a.rs", line: 1, level: Level::Info };
+    const CAME: Message = Message { file: "a.rs", line: 2, level: Level::Warn };
 
     #[test]
     fn a_burst_is_printed_and_the_rest_is_counted() {
@@ -179,7 +199,7 @@ mod tests {
         assert!(limits.passes(CAME, Peer::Client("uid 1"), "came", now), "and so has another message");
         assert_eq!(limits.expired(now), [], "the interval is not over");
         assert!(limits.passes(LEFT, Peer::Client("uid 1"), "left", now + INTERVAL));
-        let count = Suppressed { count: 990, peer: "uid 1".to_owned(), last: "left".to_owned() };
+        let count = Suppressed { count: 990, level: Level::Info, peer: "uid 1".to_owned(), last: "left".to_owned() };
         assert_eq!(limits.expired(now + INTERVAL), [count]);
         assert_eq!(limits.end(), [], "it is reported once");
     }

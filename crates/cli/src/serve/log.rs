@@ -152,13 +152,13 @@ fn write(lines: &Receiver<Line>, style: Style, limits: &Mutex<Ratelimits>) {
 
 /// The line that counts suppressed messages.
 fn counted(style: Style, suppressed: &Suppressed) -> String {
-    let Suppressed { count, peer, last } = suppressed;
+    let Suppressed { count, level, peer, last } = suppressed;
     let mut fields = vec![("suppressed".to_owned(), Value::from(*count))];
     if !peer.is_empty() {
         fields.push(("peer".to_owned(), Value::from(peer.as_str())));
     }
     let message = format!("{count} messages suppressed, the last: {last}");
-    line(style, now(), Level::Warn, &message, &Fields(fields))
+    line(style, now(), *level, &message, &Fields(fields))
 }
 
 /// Whether standard error goes to the journal, which names its stream by device and inode in `$JOURNAL_STREAM`.
@@ -199,8 +199,11 @@ impl log::Log for Logger {
 impl Logger {
     /// Whether the message is logged. Otherwise it is counted.
     fn passes(&self, record: &Record<'_>, fields: &Fields, text: &str) -> bool {
-        let message =
-            Message { file: record.file_static().unwrap_or_default(), line: record.line().unwrap_or_default() };
+        let message = Message {
+            file: record.file_static().unwrap_or_default(),
+            line: record.line().unwrap_or_default(),
+            level: record.level(),
+        };
         let (name, is_client) = fields.peer();
         let peer = if is_client { Peer::Client(&name) } else { Peer::Configured(&name) };
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);

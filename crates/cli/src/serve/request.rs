@@ -8,6 +8,7 @@ use super::config::{self, Config};
 use super::defaults::Defaults;
 use super::exposure;
 use super::libvirt;
+use super::metrics;
 use crate::status::Failure;
 use ::config::reader::printable;
 use host::driver::aio;
@@ -71,7 +72,7 @@ impl Request {
         warnings.extend(left_out.iter().map(|e| format!("{} is left out: {}", e.of, e.text)));
         warnings.extend(secret_argument(args));
         warnings.extend(exposure::of_exports(plan.plan()));
-        warnings.extend(exposure::of_metrics(args.metrics.as_ref()));
+        warnings.extend(exposure::of_metrics(args.metrics.clone().or_else(metrics::handed_over).as_ref()));
         let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
         warnings.extend(
             idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),
