@@ -407,7 +407,7 @@ fn sides(args: &CompareArgs, jobs: &Loaded) -> Result<Vec<SideSpec>, Failure> {
     let one = |text: &String| {
         let named = text.split_once(':').filter(|(name, _)| !name.is_empty() && !name.contains(['=', ',']));
         let Some((_, settings)) = named else {
-            let rule = "must be NAME:KEY=VALUE[,KEY=VALUE...], or NAME:default for no settings";
+            let rule = "must be NAME:SETTING=VALUE[,SETTING=VALUE...], or NAME:default for no settings";
             return Err(Failure::new(format!("--side '{text}': {rule}")));
         };
         let spec = side("--side", &[settings.to_owned()], args, jobs)?;

@@ -94,11 +94,12 @@ struct Url {
 }
 
 impl Url {
-    /// The first URL of a text; in job files colons have a backslash.
+    /// The first URL of a text; in job files colons have a backslash. A character of `://` may be missing.
     fn first_in(text: &str) -> Option<Url> {
-        text.match_indices("://").find_map(|(at, colon)| {
+        text.char_indices().find_map(|(at, _)| {
+            let separator = ["://", ":/", "//"].into_iter().find(|s| text[at..].starts_with(s))?;
             let before = text[..at].trim_end_matches('\\');
-            let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '-');
             // A password may have such text in it; a URL begins a text or an item of a list, or is a mistyped one as a path.
             let is_before = |c: char| c.is_whitespace() || "+'\"=,:([{".contains(c);
             let begins = scheme.is_empty() || scheme.ends_with(is_before) || scheme.ends_with("./");
@@ -108,7 +109,7 @@ impl Url {
                 "nbd" | "nbds" | "unix" | "vsock" => Kind::Nbd,
                 _ => Kind::Unknown,
             };
-            begins.then(|| Url { scheme: scheme.len(), body: at + colon.len(), kind })
+            begins.then(|| Url { scheme: scheme.len(), body: at + separator.len(), kind })
         })
     }
 }
@@ -198,6 +199,11 @@ mod tests {
             ("nbds://me@h:1/a@b", "nbds://me@h:1/a@b"),
             ("nbd://[::1]:7/a@b", "nbd://[::1]:7/a@b"),
             ("iscis://me%se/cret@h/iqn/1", "iscis://me%***@h/iqn/1"),
+            ("i-scs1://me%secret@h/iqn/1", "i-scs1://me%***@h/iqn/1"),
+            ("target=iscsi:/me%secret@h/iqn/1", "target=iscsi:/me%***@h/iqn/1"),
+            ("'iscsi//me%secret@h/iqn/1'", "'iscsi//me%***@h/iqn/1'"),
+            ("nbds:/me:secret@h/d", "nbds:/me:***@h/d"),
+            ("/a//b%c@d", "/a//b%c@d"),
             ("write './iscis://me%secret@h/iqn/1'", "write './iscis://me%***@h/iqn/1'"),
             ("target 'https://me:secret@h/d': no", "target 'https://me:***@h/d': no"),
             ("rbd:p/i:id=me:key=SEC\\:RET==:images=2", "rbd:p/i:id=me:key=***:images=2"),

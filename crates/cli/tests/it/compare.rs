@@ -94,7 +94,9 @@ fn several_sides_are_compared_with_the_first() {
     let over = [&["compare", "j.fio"], &sides[..], &["--export-csv=r2", "--results=r2"], &SHORT[..]].concat();
     dir.mqblk(&over).exits(2).says(&["--export-csv r2: another option already uses this file"]);
     assert!(!dir.path("r2").exists());
-    dir.mqblk(&["compare", "j.fio", "--side", "mode=sq"]).exits(2).says(&["--side 'mode=sq': must be NAME:KEY=VALUE"]);
+    dir.mqblk(&["compare", "j.fio", "--side", "mode=sq"])
+        .exits(2)
+        .says(&["--side 'mode=sq': must be NAME:SETTING=VALUE"]);
 }
 
 #[test]

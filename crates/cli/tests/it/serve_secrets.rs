@@ -34,6 +34,10 @@ fn targets() -> Vec<String> {
         format!("iscsi://me%x/{MARKER}@127.0.0.1:1/{IQN}/1"),
         format!("iscsi://me%x {MARKER}@127.0.0.1:1/{IQN}/1"),
         format!("iscis://me%{MARKER}@127.0.0.1:1/{IQN}/1"),
+        format!("iscs1://me%{MARKER}@127.0.0.1:1/{IQN}/1"),
+        format!("i-scsi://me%{MARKER}@127.0.0.1:1/{IQN}/1"),
+        format!("iscsi:/me%{MARKER}@127.0.0.1:1/{IQN}/1"),
+        format!("iscsi//me%{MARKER}@127.0.0.1:1/{IQN}/1"),
         format!("nbds://me:{MARKER}@127.0.0.1:1/d"),
         format!("nbds://me:{MARKER}@127.0.0.1:port/d"),
         format!("nbds://me:x/{MARKER}@127.0.0.1:1/d"),
@@ -153,7 +157,7 @@ fn a_daemon_shows_no_password_of_its_targets() {
     ctl(&["reload"]).exits(2);
     drop(tgtd);
     // Lost connections are noticed by a check that runs each second.
-    while !ctl(&["list"]).out.contains("127.0.0.1") {}
+    while ctl(&["list", "--json"]).json()["disks"][0]["troubles"] == serde_json::json!([]) {}
     looks();
     daemon.until("warning");
     daemon.signal("TERM");
