@@ -2,8 +2,8 @@
 //! Paths and groups by hand: multipathd's `fail path`, `reinstate path` and `switch multipath MAP group N`.
 //!
 //! Guarantees: a path that was failed by hand stays failed, whatever its checks find, until it is reinstated by hand. A path
-//! that is reinstated by hand is used at once, as `failback` says, and its checks go on; if it does not work, it fails again. Requests see no
-//! error while another path is left. Does not do: keep the group in use; `failback` and the loss of its last path change it.
+//! that is reinstated by hand is used at once, as `failback` says. It is checked as before, and fails again if it does not work.
+//! Requests see no error while another path is left. Does not do: keep the group in use; `failback` and the loss of its last path change it.
 //! Source: multipathd/cli_handlers.c (`cli_fail`, which suspends the path's checks, `cli_reinstate`, `cli_switch_group`).
 
 use crate::clock;
@@ -44,8 +44,11 @@ impl Core {
         let was_held = std::mem::replace(&mut *is_held, false);
         self.signals.tell(path.id);
         if !path.driver.is_usable() {
-            let why = path.driver.trouble().unwrap_or_default();
-            return Err(Error::new(ErrorKind::Io, format!("path '{name}' has no driver yet: {why}")));
+            let text = format!("path '{name}' is not open yet: it is tried again, and used once its check passes");
+            if was_held {
+                path.driver.set_trouble(Some("is tried again after it was failed by hand".to_owned()));
+            }
+            return Err(Error::new(ErrorKind::Io, text));
         }
         if was_held {
             path.driver.set_trouble(None);

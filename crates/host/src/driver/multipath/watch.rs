@@ -262,6 +262,10 @@ impl Core {
         let is_active = self.is_active(path);
         let is_stalled = checker.is_stalled(self.options.checker_timeout);
         let counts = checker.has_passed() || is_stalled || matches!(found, Found::Barred(_));
+        let is_held = path.is_held.lock();
+        if *is_held {
+            return Judged::Changes;
+        }
         let (is_up, trouble) = match found {
             Found::Up => {
                 path.driver.passes.fetch_add(1, Ordering::Relaxed);
@@ -275,10 +279,6 @@ impl Core {
                 return Judged::Soon;
             }
         };
-        let is_held = path.is_held.lock();
-        if *is_held {
-            return Judged::Changes;
-        }
         let has_passed = trouble.is_none();
         path.driver.set_trouble(trouble);
         match (is_up, is_active) {
