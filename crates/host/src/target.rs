@@ -12,6 +12,7 @@ pub use stripe::StripeSpec;
 pub(crate) use stripe::stripe_map;
 
 pub use crate::driver::options::bytes;
+pub(crate) use crate::driver::target::add_new;
 pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 
 use crate::driver::iscsi::IscsiTarget;

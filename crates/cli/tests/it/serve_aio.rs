@@ -100,14 +100,19 @@ fn threads_can_be_chosen() {
     let daemon = dir.start(&["serve", "c.toml", "--control", "ctl.sock"], "serving on");
     assert_eq!(aio(&list(&dir, &["--json"]).json()), ["threads"; 2]);
     // The threads of a disk end with it.
-    let before = threads(&daemon);
-    assert!(before >= 2, "at least one for each disk");
-    dir.mqblk(&["ctl", "--control", "ctl.sock", "remove", "--force", "b"]).exits(0);
     let until = Instant::now() + Duration::from_secs(300);
-    while threads(&daemon) == before {
-        assert!(Instant::now() < until, "the threads of a removed disk are still there");
-        std::thread::yield_now();
+    let wait_for = |enough: &dyn Fn(usize) -> bool| {
+        while !enough(threads(&daemon)) {
+            assert!(Instant::now() < until, "{} threads", threads(&daemon));
+            std::thread::yield_now();
+        }
+    };
+    // A thread names itself, which may be after the daemon is ready.
+    wait_for(&|n| n >= 2);
+    for disk in ["a", "b"] {
+        dir.mqblk(&["ctl", "--control", "ctl.sock", "remove", "--force", disk]).exits(0);
     }
+    wait_for(&|n| n == 0);
     daemon.signal("TERM");
     let said = daemon.ends().exits(0).err;
     assert!(!said.contains("io_uring"), "it is what was asked for: {said}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which way file I/O takes into the kernel: io_uring, or system calls by a pool of threads.
+//! How file I/O enters the kernel: through io_uring, or by system calls of a pool of threads.
 //!
 //! Guarantees: io_uring is used if the process may use it. Otherwise threads are used, with a warning that names the reason and the remedy,
 //! unless io_uring was asked for.
@@ -9,7 +9,6 @@
 use crate::error::{Error, ErrorKind, Result};
 use io_uring::IoUring;
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How the I/O of files is issued.
@@ -40,19 +39,15 @@ impl Aio {
     }
 }
 
-/// Returns why this process may not use io_uring, with the remedy; `None`: it may. Found out once: a process that was refused must be
-/// started again after the remedy.
+/// Returns why this process may not use io_uring, with the remedy; `None`: it may. The kernel is asked each time, because a change of the
+/// user may change the answer.
 pub fn refused() -> Option<String> {
     refusal().map(|e| explain(&e))
 }
 
 fn refusal() -> Option<io::Error> {
-    static ERRNO: OnceLock<Option<i32>> = OnceLock::new();
-    let probe = || {
-        let ring: io::Result<IoUring> = IoUring::builder().dontfork().build(1);
-        ring.err().filter(is_refusal)?.raw_os_error()
-    };
-    ERRNO.get_or_init(probe).map(io::Error::from_raw_os_error)
+    let ring: io::Result<IoUring> = IoUring::builder().dontfork().build(1);
+    ring.err().filter(is_refusal)
 }
 
 /// Checks that a process whose user asks for io_uring may use it.
@@ -65,10 +60,10 @@ pub(crate) fn check_io_uring() -> Result<()> {
     Err(Error::new(ErrorKind::Denied, text))
 }
 
-/// Whether an error means that this process may not use io_uring (of this size): not permitted by a seccomp profile, a sysctl or a security
-/// module, not in this kernel, or more locked memory than the limit, before Linux 5.12.
+/// Whether an error means that this process may not use io_uring: not permitted by a seccomp profile, a sysctl or a security module, or not
+/// in this kernel. A lack of memory is an error like others.
 fn is_refusal(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ENOMEM))
+    matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
 /// Returns the text of a warning after io_uring was refused with `e`.
@@ -79,10 +74,20 @@ pub(super) fn explain(e: &io::Error) -> String {
     )
 }
 
+/// Returns the text of a ring that failed with `e`, with the remedy.
+pub(super) fn failed(e: &io::Error) -> String {
+    let remedy = match e.raw_os_error() {
+        // Before Linux 5.12, rings count as locked memory.
+        Some(libc::ENOMEM) => "free memory, raise the limit of locked memory (ulimit -l), or set aio=threads",
+        _ if is_refusal(e) => remedy(e),
+        _ => return format!("io_uring: {e}"),
+    };
+    format!("io_uring: {e}; {remedy}")
+}
+
 fn remedy(e: &io::Error) -> &'static str {
     match e.raw_os_error() {
         Some(libc::ENOSYS) => "use a kernel, or a container runtime, that has io_uring",
-        Some(libc::ENOMEM) => "raise the limit of locked memory (ulimit -l)",
         _ => {
             "set kernel.io_uring_disabled=0, and allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp \
              profile of the container"
@@ -136,7 +141,7 @@ mod tests {
     #[test]
     fn only_refusals_of_io_uring_fall_back_to_threads() {
         let error = |errno| io::Error::from_raw_os_error(errno);
-        for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::ENOMEM] {
+        for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
             let choice = |insists| Choice { insists, threads: AtomicBool::new(false) };
             let only_ring = choice(true);
             assert!(!only_ring.fall_back(&error(errno)) && only_ring.now() == Aio::IoUring, "{errno}");
@@ -145,7 +150,7 @@ mod tests {
             assert!(explain(&error(errno)).contains("aio=threads"));
         }
         let open = Choice { insists: false, threads: AtomicBool::new(false) };
-        assert!(!open.fall_back(&error(libc::EMFILE)) && open.now() == Aio::IoUring);
+        assert!(!open.fall_back(&error(libc::ENOMEM)) && open.now() == Aio::IoUring);
         assert_eq!(Choice::new(Some(Aio::Threads)).unwrap().0.now(), Aio::Threads);
     }
 }

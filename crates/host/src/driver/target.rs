@@ -28,6 +28,15 @@ impl fmt::Display for TargetWarning {
     }
 }
 
+/// Adds the warnings of `more` that are not in `all`: what holds for several disks or paths is said once.
+pub(crate) fn add_new(all: &mut Vec<TargetWarning>, more: impl IntoIterator<Item = TargetWarning>) {
+    for warning in more {
+        if !all.contains(&warning) {
+            all.push(warning);
+        }
+    }
+}
+
 /// How the user of a target will use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {

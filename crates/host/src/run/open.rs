@@ -5,7 +5,7 @@ use crate::disk::{Disk, Shared};
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use crate::target::{Needs, TargetSpec, TargetWarning};
+use crate::target::{Needs, TargetSpec, TargetWarning, add_new};
 use blk::id::SECTOR_SHIFT;
 use blk::qos::rates::LIMIT_NAMES;
 use blk::settings::QueueConfig;
@@ -32,7 +32,7 @@ impl Opened {
         for member in &stripe.members {
             let open = member.open(&each, Arc::clone(regions))?;
             drivers.push(open.driver);
-            warnings.extend(open.warnings);
+            add_new(&mut warnings, open.warnings);
         }
         let map = stripe.map(text, &drivers)?;
         let rest: u64 = drivers.iter().map(|d| d.capacity().0.saturating_sub(map.used_sectors())).sum();

@@ -20,7 +20,7 @@ use crate::image_lock::ImageLock;
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
 use crate::served_path::ServedPath;
-use crate::target::{Needs, TargetWarning, stripe_map};
+use crate::target::{Needs, TargetWarning, add_new, stripe_map};
 use blk::id::SECTOR_SHIFT;
 use blk::settings::QueueConfig;
 use blk::stripe::StripeMap;
@@ -97,7 +97,7 @@ impl OpenDisk {
                 images.extend(target.paths().into_iter().map(image));
             }
             drivers.push(open.driver);
-            warnings.extend(open.warnings);
+            add_new(&mut warnings, open.warnings);
         }
         let geometry = Geometry { logical: format::logical_block_size(plan), ..plan.geometry };
         let open = |parts| threads.disk_of(&plan.name, parts, regions, config, geometry);

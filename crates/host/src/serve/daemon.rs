@@ -23,7 +23,7 @@ use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{ClientDrain, NbdDisk, NbdExport};
 use crate::net::certificates::{OLD_ONES, Renewal};
-use crate::target::TargetWarning;
+use crate::target::{TargetWarning, add_new};
 use blk::id::SECTOR_SHIFT;
 use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
@@ -82,8 +82,25 @@ impl Changes {
         self.done.push(what);
     }
 
+    /// Notes a failure of the daemon as a whole.
     fn fail(&mut self, e: Error) {
         log::error!("{e}");
+        self.failed.push(e);
+    }
+
+    /// Notes a failure of one of many.
+    fn fail_of(&mut self, about: About<'_>, e: Error) {
+        let within = |kind, name| e.within(&format!("{kind} '{name}'"));
+        let e = match about {
+            About::Disk(disk) => within("disk", disk),
+            About::Export(export) => within("export", export),
+            About::IoThread(iothread) => within("IOThread", iothread),
+        };
+        match about {
+            About::Disk(disk) => log::error!(disk; "{e}"),
+            About::Export(export) => log::error!(export; "{e}"),
+            About::IoThread(iothread) => log::error!(iothread; "{e}"),
+        }
         self.failed.push(e);
     }
 }
@@ -399,7 +416,7 @@ impl Daemon {
             match self.threads.retune(self.numbers[&plan.name], options.polling, &options.cpus) {
                 Ok(()) => changes
                     .note(About::IoThread(&plan.name), format!("applied polling and CPUs to IOThread '{}'", plan.name)),
-                Err(e) => changes.fail(e.within(&format!("IOThread '{}'", plan.name))),
+                Err(e) => changes.fail_of(About::IoThread(&plan.name), e),
             }
         }
     }
@@ -501,10 +518,7 @@ impl Daemon {
         for plan in steps.open_disks.iter().map(|i| &new.disks()[*i]) {
             match OpenDisk::open(&self.threads, plan) {
                 Ok((disk, warnings)) => {
-                    // What holds for several disks is said once.
-                    let new = |w: &TargetWarning| !changes.warnings.contains(w);
-                    let warnings: Vec<_> = warnings.into_iter().filter(new).collect();
-                    changes.warnings.extend(warnings);
+                    add_new(&mut changes.warnings, warnings);
                     changes.note(About::Disk(&plan.name), format!("opened disk '{}'", plan.name));
                     self.watch.add(&disk.served);
                     disk.images.iter().for_each(|image| self.paths.add(image));
@@ -512,7 +526,7 @@ impl Daemon {
                 }
                 Err(e) => {
                     lost.disks.insert(plan.name.clone());
-                    changes.fail(e.within(&format!("disk '{}'", plan.name)));
+                    changes.fail_of(About::Disk(&plan.name), e);
                 }
             }
         }
@@ -532,7 +546,7 @@ impl Daemon {
                 }
                 Err(e) => {
                     new.keep_settings(*index, disk.settings.clone());
-                    changes.fail(e.within(&format!("disk '{name}'")));
+                    changes.fail_of(About::Disk(&name), e);
                 }
             }
         }
@@ -552,7 +566,7 @@ impl Daemon {
                 Ok(None) => {}
                 Err(e) => {
                     lost.exports.insert(name.clone());
-                    changes.fail(e.within(&format!("export '{name}'")));
+                    changes.fail_of(About::Export(name), e);
                 }
             }
         }
@@ -624,7 +638,7 @@ impl Daemon {
                         let iothreads = self.places(new, &mapping);
                         new.keep_mapping(*index, iothreads);
                     }
-                    changes.fail(e.within(&format!("export '{name}'")));
+                    changes.fail_of(About::Export(&name), e);
                 }
             }
         }

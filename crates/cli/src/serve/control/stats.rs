@@ -55,7 +55,7 @@ fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
         "drained": disk.is_drained(),
         "troubles": disk.flush_trouble().into_iter().chain(of_images).chain(disk.troubles()).collect::<Vec<_>>(),
     });
-    // Otherwise the plan's value stays, as for the files of a multipath disk.
+    // Otherwise the plan's value stays: no file is open.
     if let Some(aio) = aio(members) {
         all["aio"] = json!(aio);
     }

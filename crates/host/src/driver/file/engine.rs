@@ -35,7 +35,7 @@ impl Engine {
             match Ring::shared(depth, Arc::clone(file), Arc::clone(regions)) {
                 Ok(ring) => return Ok(Engine::Ring(ring)),
                 Err(e) if aio.fall_back(&e) => log::warn!("{}", aio::explain(&e)),
-                Err(e) => return Err(format!("io_uring: {e}")),
+                Err(e) => return Err(aio::failed(&e)),
             }
         }
         let pool = Pool::new(depth, Arc::clone(file), Arc::clone(regions));

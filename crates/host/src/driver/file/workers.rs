@@ -33,6 +33,9 @@ pub(super) enum Job {
     Request { index: usize, op: Operation },
     /// Advice, which has no result.
     ReadAhead(Range),
+    /// Runs a function of a test.
+    #[cfg(test)]
+    Function(Box<dyn FnOnce() + Send>),
 }
 
 // SAFETY: the raw pointers in the operation are addresses for the kernel, of memory that outlives the job (module's text).
@@ -70,6 +73,8 @@ struct Queue {
     idle: u32,
     /// A thread was started or woken and has not checked `jobs` yet.
     coming: bool,
+    /// The log has the last failure to start a thread.
+    has_warned: bool,
     stop: bool,
 }
 
@@ -198,14 +203,15 @@ impl Shared {
                 Ok(thread) => {
                     queue.threads.push(thread);
                     queue.coming = true;
+                    queue.has_warned = false;
                 }
-                Err(e) => {
-                    queue.max_threads = queue.threads.len();
-                    log::warn!(
-                        "cannot start another thread for the I/O of a file: {e}; there are {}",
-                        queue.max_threads
-                    );
+                // The threads that there are take the job. The next job tries again.
+                Err(e) if !queue.has_warned => {
+                    queue.has_warned = true;
+                    let n = queue.threads.len();
+                    log::warn!("cannot start another thread for the I/O of a file: {e}; there are {n}");
                 }
+                Err(_) => {}
             }
         }
     }
@@ -252,6 +258,57 @@ impl Shared {
                 syscalls::read_ahead(self.file.borrow(), range);
                 None
             }
+            #[cfg(test)]
+            Job::Function(function) => {
+                function();
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::file::FileOptions;
+    use std::fs;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn workers(depth: u32) -> Workers {
+        let path = std::env::temp_dir().join(format!("mqblk-workers-{}", std::process::id()));
+        fs::File::create(&path).unwrap().set_len(4096).unwrap();
+        let options = FileOptions { direct: false, ..FileOptions::default() };
+        let (file, _) = Opened::open(&path, &options).unwrap();
+        fs::remove_file(&path).unwrap();
+        Workers::start(depth, Arc::new(file)).unwrap()
+    }
+
+    #[test]
+    fn jobs_that_block_run_at_once_up_to_the_limit() {
+        for (depth, at_once) in [(1, 1), (8, 8), (1024, MAX_THREADS as usize)] {
+            let workers = workers(depth);
+            let (began, begins) = mpsc::channel();
+            let (release, released) = mpsc::channel::<()>();
+            let released = Arc::new(Mutex::new(released));
+            let most = at_once + 1;
+            for number in 0..most {
+                let (began, released) = (began.clone(), Arc::clone(&released));
+                let job = move || {
+                    began.send(number).unwrap();
+                    let _ = released.lock().recv();
+                };
+                workers.lock().add(Job::Function(Box::new(job)));
+            }
+            let next = || begins.recv_timeout(Duration::from_secs(300)).expect("a thread takes the job");
+            let mut running: Vec<usize> = (0..at_once).map(|_| next()).collect();
+            running.sort_unstable();
+            assert_eq!(running, (0..at_once).collect::<Vec<_>>(), "jobs begin in their order");
+            assert_eq!(workers.lock().queue.threads.len(), at_once);
+            assert!(begins.try_recv().is_err(), "the last one waits for a thread");
+            release.send(()).unwrap();
+            assert_eq!(next(), at_once);
+            drop(release);
         }
     }
 }

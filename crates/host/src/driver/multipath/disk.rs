@@ -9,6 +9,7 @@ use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker
 use super::path::{self, Common, PathDriver};
 use super::watch::{self, WatchSignals, Watcher};
 use crate::clock;
+use crate::driver::aio::Aio;
 use crate::driver::failures::FailureReport;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath, PathCommand};
@@ -407,6 +408,12 @@ impl HostDriver for Multipath {
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
         Some(self.core.hctx_waits.get(hctx).fd())
+    }
+
+    /// By threads if that holds for any path.
+    fn aio(&self) -> Option<Aio> {
+        let used = || self.core.inners().filter_map(|(_, d)| d.aio());
+        used().find(|aio| *aio == Aio::Threads).or_else(|| used().next())
     }
 
     fn is_direct(&self) -> Option<bool> {

@@ -16,7 +16,7 @@ use crate::driver::multipath::options::{
     HardwareHandler, MultipathOptions, PathChecker, PathGroupingPolicy, Prioritizer, selector,
 };
 use crate::driver::rbd::{Rbd, RbdTarget};
-use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning, add_new};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::secrets::without_secrets;
@@ -428,8 +428,9 @@ impl DriverTarget for Box<MultipathTarget> {
         let warnings = Warnings::default();
         let paths = settled.warning_paths(needs, &regions, &warnings)?;
         let (disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
-        let mut warnings = std::mem::take(&mut *warnings.lock());
-        warnings.dedup();
+        let of_paths = std::mem::take(&mut *warnings.lock());
+        let mut warnings = Vec::new();
+        add_new(&mut warnings, of_paths);
         warnings.extend(notes.into_iter().map(TargetWarning::new));
         warnings.extend(troubles.into_iter().map(TargetWarning::new));
         warnings.extend(self.on_your_word(needs.write).map(TargetWarning::new));
