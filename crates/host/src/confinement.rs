@@ -52,8 +52,7 @@ impl Confinement {
     }
 }
 
-/// No program that is started from here, and none that this becomes, gets powers that this process has not: a set-uid program stays what
-/// it is. Call it before the first other thread starts.
+/// Programs that this process starts gain no privileges, not even set-uid ones. Call it before the first other thread starts.
 ///
 /// # Errors
 /// Those of the system.

@@ -81,7 +81,7 @@ pub struct ServeArgs {
     /// Memory for the buffers of all clients together; guests' own memory does not count [default: half of the cgroup's, or of the machine's]
     #[arg(help_heading = DAEMON, long, value_name = "SIZE", value_parser = size)]
     pub max_client_memory: Option<u64>,
-    /// Allow core dumps even while passwords or private keys are in memory, and after --user
+    /// Allow core dumps, and debuggers of the same user, even while passwords or private keys are in memory, and after --user
     #[arg(help_heading = DAEMON, long)]
     pub core_dumps: bool,
     /// Format of the log on standard error

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The control socket: lines in, lines out.
 //!
-//! Guarantees: only the daemon's user and root can connect, wherever the socket is, unless systemd made it. A stale socket is replaced, one in use is not.
-//! The next daemon removes the sockets of killed daemons. A client that sends no line end, or too long a line, is disconnected and delays
+//! Guarantees: only the daemon's user and root can connect, wherever the socket is, unless systemd made it. A stale socket is
+//! replaced, one in use is not. The next daemon removes the sockets of killed daemons. A client that sends no line end, or too long a line, is disconnected and delays
 //! no other. The socket is removed when the daemon ends. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
