@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use vuclient::raw::message::feature::{BLK_CONFIG_WCE, BLK_FLUSH, VERSION_1};
+use vuclient::raw::message::feature::{BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, VERSION_1};
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, Raw, block};
 
@@ -68,25 +68,38 @@ impl Driver for RecordingDriver {
 
 impl HostDriver for RecordingDriver {}
 
-/// Returns the requests of a device, in one list for each step: a write, a flush, a write with the guest's cache switched
-/// off, and a write with it on again.
-fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 4] {
+/// Returns the requests of a device, in one list for each step: a write, a flush; a write, a write of zeroes and a discard with the
+/// guest's cache switched off; a write, a write of zeroes and a discard with it on again.
+fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 8] {
     let directory = std::env::temp_dir().join(format!("mqblk-cache-{}-{write_cache}-{fua}", std::process::id()));
     fs::create_dir(&directory).unwrap();
     let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
     let threads = Arc::new(IoThreads::start(&[option]).unwrap());
-    let limits = Limits { write_cache, fua, ..Limits::default() };
+    let (max_discard_sectors, max_write_zeroes_sectors) = (1024, 1024);
+    let limits = Limits {
+        write_cache,
+        fua,
+        max_discard_sectors,
+        max_write_zeroes_sectors,
+        discard_granularity: 512,
+        ..Limits::default()
+    };
     let witness = Arc::new(RecordingDriver { limits, asked: Mutex::default(), done: Mutex::default() });
     let driver: Arc<dyn HostDriver> = Arc::clone(&witness) as _;
     let disk = threads.disk("disk", driver, Arc::new(Regions::new()), QueueConfig::default()).unwrap();
     let socket = directory.join("vhost.sock");
-    let options = ExportOptions { socket: socket.clone(), discard: false, ..vhost_options() };
+    let options = ExportOptions { socket: socket.clone(), discard: true, ..vhost_options() };
     let export = VhostExport::start(&threads, &disk, options).unwrap();
-    let features = VERSION_1 | BLK_FLUSH | BLK_CONFIG_WCE;
+    let features = VERSION_1 | BLK_FLUSH | BLK_CONFIG_WCE | BLK_DISCARD | BLK_WRITE_ZEROES;
     let mut raw = Raw::ready(socket.to_str().unwrap(), features, PROTOCOL).unwrap();
     raw.start(0, 64, Format::Split, Notify::Both).unwrap();
     let asked = |raw: &mut Raw, kind: u32| {
-        let request = raw.block(kind, 8, if kind == block::OUT { 4096 } else { 0 }).unwrap();
+        let is_range = [block::DISCARD, block::WRITE_ZEROES].contains(&kind);
+        let bytes = if kind == block::OUT { 4096 } else { 16 * u32::from(is_range) };
+        let request = raw.block(kind, if is_range { 0 } else { 8 }, bytes).unwrap();
+        if is_range {
+            raw.guest.write(request.data, &block::range(8, 8, 0)).unwrap();
+        }
         assert_eq!(raw.execute(0, &request, LONG).unwrap().0, block::OK);
         std::mem::take(&mut *witness.asked.lock().unwrap())
     };
@@ -97,31 +110,47 @@ fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 4] {
     };
     let (write, flush) = (asked(&mut raw, block::OUT), asked(&mut raw, block::FLUSH));
     cache(&mut raw, 0);
-    let through = asked(&mut raw, block::OUT);
+    let changes = [block::OUT, block::WRITE_ZEROES, block::DISCARD];
+    let [write_through, zero_through, discard_through] = changes.map(|kind| asked(&mut raw, kind));
     cache(&mut raw, 1);
-    let back = asked(&mut raw, block::OUT);
+    let [write_back, zero_back, discard_back] = changes.map(|kind| asked(&mut raw, kind));
     drop((raw, export));
     serving::check_drained(&disk);
     fs::remove_dir_all(&directory).unwrap();
-    [write, flush, through, back]
+    [write, flush, write_through, zero_through, discard_through, write_back, zero_back, discard_back]
 }
 
-const PLAIN: (Op, bool) = (Op::Write, false);
+const FLUSH: (Op, bool) = (Op::Flush, false);
 
+const fn plain(op: Op) -> (Op, bool) {
+    (op, false)
+}
+
+/// What a device is asked for, given what comes for a flush, and for each change with the cache off.
+fn expected(flush: &[(Op, bool)], through: [&[(Op, bool)]; 3]) -> [Vec<(Op, bool)>; 8] {
+    let [write, zero, discard] = through.map(<[_]>::to_vec);
+    let [write_back, zero_back, discard_back] = [Op::Write, Op::WriteZeroes, Op::Discard].map(|op| vec![plain(op)]);
+    [write_back.clone(), flush.to_vec(), write, zero, discard, write_back, zero_back, discard_back]
+}
+
+/// Once, zeroes and discards were not flushed.
 #[test]
-fn write_through_guest_gets_durable_writes_with_fua() {
-    let flush = vec![(Op::Flush, false)];
-    assert_eq!(asked_of(true, true), [vec![PLAIN], flush, vec![(Op::Write, true)], vec![PLAIN]]);
+fn write_through_guest_gets_durable_changes_with_fua() {
+    let then_flush = [Op::WriteZeroes, Op::Discard].map(|op| [plain(op), FLUSH]);
+    let through: [&[_]; 3] = [&[(Op::Write, true)], &then_flush[0], &then_flush[1]];
+    assert_eq!(asked_of(true, true), expected(&[FLUSH], through));
 }
 
 /// A flush after each write replaces FUA, which the device does not have.
 #[test]
-fn write_through_guest_gets_durable_writes_without_fua() {
-    let flush = (Op::Flush, false);
-    assert_eq!(asked_of(true, false), [vec![PLAIN], vec![flush], vec![PLAIN, flush], vec![PLAIN]]);
+fn write_through_guest_gets_durable_changes_without_fua() {
+    let then_flush = [Op::Write, Op::WriteZeroes, Op::Discard].map(|op| [plain(op), FLUSH]);
+    let through: [&[_]; 3] = [&then_flush[0], &then_flush[1], &then_flush[2]];
+    assert_eq!(asked_of(true, false), expected(&[FLUSH], through));
 }
 
 #[test]
 fn a_device_without_a_cache_is_asked_for_nothing_more() {
-    assert_eq!(asked_of(false, false), [vec![PLAIN], vec![], vec![PLAIN], vec![PLAIN]]);
+    let through = [Op::Write, Op::WriteZeroes, Op::Discard].map(|op| [plain(op)]);
+    assert_eq!(asked_of(false, false), expected(&[], [&through[0], &through[1], &through[2]]));
 }
