@@ -45,7 +45,9 @@ pub struct Entry<L: Lock, W: Wake> {
     asks: bool,
     partials: Vec<Option<Partial>>,
     free: Vec<u32>,
-    /// Partial I/Os that wait for a buffer or a lock, oldest first.
+    /// Partial I/Os that wait for a buffer, oldest first.
+    bufferless: VecDeque<u32>,
+    /// Partial I/Os that wait for a lock, oldest first.
     waiting: VecDeque<u32>,
     /// Partial I/Os whose bios have completed.
     due: VecDeque<u32>,
@@ -53,7 +55,7 @@ pub struct Entry<L: Lock, W: Wake> {
     ended: Vec<Done>,
     /// The locks' count of events when `waiting` and `locked_out` were tried last.
     seen: u64,
-    /// A buffer came back since then.
+    /// A buffer came back since `bufferless` was tried last.
     has_buffer: bool,
 }
 
@@ -74,6 +76,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
             asks,
             partials: Vec::new(),
             free: Vec::new(),
+            bufferless: VecDeque::new(),
             waiting: VecDeque::new(),
             due: VecDeque::new(),
             ended: Vec::new(),
@@ -91,7 +94,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     /// Whether an I/O can go on without a completion or a wake-up.
     #[inline]
     pub fn has_work(&self) -> bool {
-        !(self.due.is_empty() && self.ended.is_empty()) || self.has_buffer && !self.waiting.is_empty()
+        !(self.due.is_empty() && self.ended.is_empty()) || self.has_buffer && !self.bufferless.is_empty()
     }
 
     /// Whether nothing waits here and no step is in flight.
@@ -203,7 +206,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         if !self.asks && self.locks.are_used() {
             self.follow();
         }
-        let waits = !(self.waiting.is_empty() && self.locked_out.is_empty());
+        let waits = !(self.waiting.is_empty() && self.locked_out.is_empty() && self.bufferless.is_empty());
         if waits || !(self.due.is_empty() && self.backlog.is_empty()) {
             self.retry(below, memory, now);
         }
@@ -225,12 +228,15 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         // Before the attempts: what happens after them makes another number.
         let events = self.locks.events();
         let any = std::mem::replace(&mut self.seen, events) != events;
-        if any | std::mem::take(&mut self.has_buffer) {
+        if any {
             for _ in 0..self.waiting.len() {
                 if let Some(index) = self.waiting.pop_front() {
                     self.go_on(below, memory, index, now);
                 }
             }
+        }
+        if std::mem::take(&mut self.has_buffer) {
+            self.hand_out_buffers(below, memory, now);
         }
         if any {
             for _ in 0..self.locked_out.len() {
@@ -247,6 +253,18 @@ impl<L: Lock, W: Wake> Entry<L, W> {
                     break;
                 }
                 Entered::Locked => self.locked_out.push_back(bio),
+            }
+        }
+    }
+
+    /// Lets I/Os that wait for a buffer go on, until there is none left.
+    fn hand_out_buffers(&mut self, below: &mut impl Below, memory: &mut impl Memory, now: Instant) {
+        while let Some(index) = self.bufferless.pop_front() {
+            self.go_on(below, memory, index, now);
+            // An I/O that found none is last in the list now, and was first.
+            if self.bufferless.back() == Some(&index) {
+                self.bufferless.rotate_right(1);
+                return;
             }
         }
     }
@@ -319,7 +337,10 @@ impl<L: Lock, W: Wake> Entry<L, W> {
                     if p.buffer.is_none() {
                         match memory.take() {
                             Ok(buffer) => p.buffer = Some(buffer),
-                            Err(NoBuffer::Busy) => return self.wait(index, p),
+                            Err(NoBuffer::Busy) => {
+                                self.partials[index as usize] = Some(p);
+                                return self.bufferless.push_back(index);
+                            }
                             Err(NoBuffer::NoMemory) => {
                                 p.status = BlkStatus::Resource;
                                 return self.finish(index, p);

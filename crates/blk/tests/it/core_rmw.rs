@@ -56,10 +56,16 @@ struct Buffers {
     mem: Arc<Mem>,
     first: u64,
     free: Vec<u32>,
+    /// Of 1000 calls, so many find no memory, or memory that is gone.
+    fails: u32,
+    rng: Rng,
 }
 
 impl Memory for Buffers {
     fn take(&mut self) -> Result<(u32, DataRef), NoBuffer> {
+        if self.rng.per_mille(self.fails) {
+            return Err(NoBuffer::NoMemory);
+        }
         let n = self.free.pop().ok_or(NoBuffer::Busy)?;
         Ok((n, at(self.first + u64::from(n) * BUFFER)))
     }
@@ -70,6 +76,9 @@ impl Memory for Buffers {
     }
 
     fn copy(&mut self, from: DataRef, to: DataRef, bytes: u64) -> bool {
+        if self.rng.per_mille(self.fails) {
+            return false;
+        }
         (0..bytes / 512).for_each(|i| self.mem.set(to.offset() / 512 + i, self.mem.get(from.offset() / 512 + i)));
         true
     }
@@ -132,10 +141,14 @@ impl Stack {
         assert!(subs.iter().enumerate().all(|(t, s)| s.id().index() == t));
         let locks = Arc::new(BlockLocks::default());
         let entries = (0..THREADS).map(|t| Entry::new(&locks, Thread(woken.clone(), t), block)).collect();
+        let mut rng = Rng::new(seed ^ 1);
+        let fails = rng.pick(&[0, 0, 10]);
         let buffers = (0..THREADS as u64).map(|t| Buffers {
             mem: mem.clone(),
             first: t * own,
             free: (0..BUFFERS as u32).collect(),
+            fails,
+            rng: Rng::new(rng.next()),
         });
         let buffers = buffers.collect();
         Stack { disk, q, locks, woken, mem, subs, entries, buffers, done: vec![Vec::new(); THREADS], now: 1_000_000 }
