@@ -176,6 +176,7 @@ fn is_secret(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Masked, is_hidden, without_secrets};
+    use sim::rng::Rng;
 
     #[test]
     fn passwords_and_keys_are_hidden_and_the_rest_is_as_it_was() {
@@ -221,6 +222,20 @@ mod tests {
             assert_eq!(without_secrets(text), shown);
             assert_eq!(Masked::new(shown).as_str(), shown, "masking again changes nothing");
             assert_eq!(is_hidden(shown), text != shown, "{shown}");
+        }
+    }
+
+    #[test]
+    fn masking_again_changes_nothing_whatever_the_text() {
+        const WORDS: [&str; 24] = [
+            "iscsi", "nbds", "stripe", "me", "hunter", "2", "ä", "key", "psk", "://", ":/", "//", ":", "/", "%", "@", "?", "&",
+            "=", "+", " ", "\n", "\\", "***",
+        ];
+        let mut rng = Rng::new(20_261_127);
+        for _ in 0..100_000 {
+            let text: String = (0..rng.below(14)).map(|_| rng.pick(&WORDS)).collect();
+            let once = without_secrets(&text);
+            assert_eq!(without_secrets(&once), once, "of {text:?}");
         }
     }
 }
