@@ -5,6 +5,7 @@ use crate::common;
 
 use common::{Dir, number};
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// Connects clients that each write so many MiB at once, waits for a line on standard input, and ends.
 const CLIENTS: &str = "
@@ -37,7 +38,9 @@ fn memory_of_clients_goes_back_when_they_leave() {
     let clients = |count: &str, mib: &str| {
         let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, count, mib, &pid]).exits(0).out;
         // An IOThread drops a client after the client has seen the end.
+        let until = Instant::now() + Duration::from_secs(300);
         while taken() > 0.0 {
+            assert!(Instant::now() < until, "memory of clients that have left is not given back");
             std::thread::yield_now();
         }
         done
