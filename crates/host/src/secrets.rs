@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn masking_again_changes_nothing_whatever_the_text() {
         const WORDS: [&str; 24] = [
-            "iscsi", "nbds", "stripe", "me", "hunter", "2", "ä", "key", "psk", "://", ":/", "//", ":", "/", "%", "@", "?", "&",
-            "=", "+", " ", "\n", "\\", "***",
+            "iscsi", "nbds", "stripe", "me", "hunter", "2", "\u{e4}", "key", "psk", "://", ":/", "//", ":", "/", "%",
+            "@", "?", "&", "=", "+", " ", "\n", "\\", "***",
         ];
         let mut rng = Rng::new(20_261_127);
         for _ in 0..100_000 {
