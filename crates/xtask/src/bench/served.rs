@@ -3,7 +3,7 @@
 //!
 //! Guarantees: the client starts when the server is ready. The CPU time is that of the server alone, as the kernel counts it, over the
 //! client's run, warm-up included. The server is killed by its own process id when the run ends. All servers get the same disk: 1 GiB
-//! that does nothing, or a file through io_uring without the page cache.
+//! that does nothing, or a file: by io_uring without the page cache, or by threads with it.
 //! Needs: this process reaps no other child meanwhile.
 
 use std::fs;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::job::{self, Figures, Idle};
-use super::rows::{By, Client, Served};
+use super::rows::{By, Client, Disk, Served};
 use super::side::ticks_of;
 
 /// Longest time a server may take to start.
@@ -85,7 +85,7 @@ impl Server {
     /// When it does not start.
     pub fn beside(tools: &Tools<'_>) -> Result<Server, String> {
         let client = Client::FioNbd { connections: 1, iodepth: 1 };
-        let served = Served { by: By::Nbdkit, file: false, iothreads: 1, client, pinned: false };
+        let served = Served { by: By::Nbdkit, disk: Disk::Null, iothreads: 1, client, pinned: false };
         Server::start(served.by, &served, tools)
     }
 
@@ -102,7 +102,11 @@ impl Server {
             By::Qsd => qsd(served, tools, &socket),
             By::Nbdkit => {
                 let mut command = Command::new("nbdkit");
-                command.args(["-f", "-U"]).arg(&socket).args(["null", &format!("size={NULL_BYTES}")]);
+                command.args(["-f", "-U"]).arg(&socket);
+                match served.disk {
+                    Disk::Null => command.args(["null", &format!("size={NULL_BYTES}")]),
+                    Disk::File | Disk::CachedByThreads => command.args(["file", tools.file]),
+                };
                 command
             }
         };
@@ -248,14 +252,14 @@ fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command
     }
     let disks = if let Client::Idle { disks } = served.client { disks } else { 1 };
     for i in 0..disks {
-        let target = match (served.file, served.client) {
+        let target = match (served.disk, served.client) {
             (_, Client::Idle { .. }) => {
                 let file = directory.join(format!("{i}.img"));
                 fs::File::create(&file).and_then(|f| f.set_len(NULL_BYTES)).map_err(failed)?;
                 file.display().to_string()
             }
-            (true, _) => tools.file.to_owned(),
-            (false, _) => format!("null:size={NULL_BYTES}"),
+            (Disk::File | Disk::CachedByThreads, _) => tools.file.to_owned(),
+            (Disk::Null, _) => format!("null:size={NULL_BYTES}"),
         };
         let socket = if i == 0 { "s".to_owned() } else { format!("s{i}") };
         let kind = match served.client {
@@ -266,8 +270,10 @@ fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command
                 format!("vhost-user-blk\"\n{place}\nname = \"e{i}")
             }
         };
+        let by_threads = served.disk == Disk::CachedByThreads;
+        let how = if by_threads { "direct = false\naio = \"threads\"\n" } else { "" };
         config += &format!(
-            "[[disk]]\nname = \"d{i}\"\ntarget = {target:?}\n[[export]]\ndisk = \"d{i}\"\ntype = \"{kind}\"\n"
+            "[[disk]]\nname = \"d{i}\"\ntarget = {target:?}\n{how}[[export]]\ndisk = \"d{i}\"\ntype = \"{kind}\"\n"
         );
     }
     fs::write(directory.join("serve.toml"), config).map_err(failed)?;
@@ -277,10 +283,11 @@ fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command
 }
 
 fn qsd(served: &Served, tools: &Tools<'_>, socket: &Path) -> Command {
-    let blockdev = if served.file {
-        format!("driver=file,node-name=disk,filename={},cache.direct=on,aio=io_uring", tools.file)
-    } else {
-        format!("driver=null-co,node-name=disk,size={NULL_BYTES},read-zeroes=off")
+    let file = format!("driver=file,node-name=disk,filename={}", tools.file);
+    let blockdev = match served.disk {
+        Disk::Null => format!("driver=null-co,node-name=disk,size={NULL_BYTES},read-zeroes=off"),
+        Disk::File => format!("{file},cache.direct=on,aio=io_uring"),
+        Disk::CachedByThreads => format!("{file},cache.direct=off,aio=threads"),
     };
     let mount = socket.with_file_name("mount");
     let socket = socket.display();

@@ -15,7 +15,7 @@ mod paths;
 mod row;
 mod served;
 
-pub use row::{Agrees, By, Client, Goal, Metric, Need, Program, Pull, Pulled, Row, Served, Side, Unequal};
+pub use row::{Agrees, By, Client, Disk, Goal, Metric, Need, Program, Pull, Pulled, Row, Served, Side, Unequal};
 
 /// Every row, in the order of a full run.
 pub fn all() -> impl Iterator<Item = &'static Row> {

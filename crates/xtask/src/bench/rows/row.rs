@@ -101,14 +101,25 @@ pub enum Pulled {
 pub struct Served {
     /// The server.
     pub by: By,
-    /// The disk: `true` for a file without the page cache, `false` for a disk that does nothing.
-    pub file: bool,
+    /// Its disk.
+    pub disk: Disk,
     /// IOThreads, if the server lets them be set.
     pub iothreads: u16,
     /// The client.
     pub client: Client,
     /// IOThread and client of each virtqueue share one CPU, whose number is the virtqueue's.
     pub pinned: bool,
+}
+
+/// The disks of servers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    /// Does nothing.
+    Null,
+    /// A file without the page cache.
+    File,
+    /// A file in the page cache, by a pool of threads.
+    CachedByThreads,
 }
 
 /// The servers that are compared.

@@ -5,7 +5,7 @@
 //! with a client that needs almost no CPU time, and with the same goal.
 //! Guarantees and form: see [`super`].
 
-use super::row::{By, Client, Goal, Metric, Need, Program, Row, Served, Side, shown};
+use super::row::{By, Client, Disk, Goal, Metric, Need, Program, Row, Served, Side, shown};
 
 /// In the order of a full run.
 pub const ROWS: &[Row] = &[
@@ -65,9 +65,9 @@ pub const ROWS: &[Row] = &[
         title: "NBD over a Unix socket, null disk, fio's nbd engine, one connection, depth 32",
         cpus: 2,
         sides: &[
-            served("mqblk", By::Mqblk, false, 1, NBD_QD32),
-            served("qsd", By::Qsd, false, 1, NBD_QD32),
-            served("nbdkit", By::Nbdkit, false, 1, NBD_QD32),
+            served("mqblk", By::Mqblk, Disk::Null, 1, NBD_QD32),
+            served("qsd", By::Qsd, Disk::Null, 1, NBD_QD32),
+            served("nbdkit", By::Nbdkit, Disk::Null, 1, NBD_QD32),
         ],
         turns: false,
         goals: NBD_GOAL,
@@ -77,22 +77,39 @@ pub const ROWS: &[Row] = &[
         title: "the same with a client that receives and sends as much as it can by one call",
         cpus: 2,
         sides: &[
-            served("mqblk", By::Mqblk, false, 1, lean_nbd(1)),
-            served("qsd", By::Qsd, false, 1, lean_nbd(1)),
-            served("nbdkit", By::Nbdkit, false, 1, lean_nbd(1)),
+            served("mqblk", By::Mqblk, Disk::Null, 1, lean_nbd(1)),
+            served("qsd", By::Qsd, Disk::Null, 1, lean_nbd(1)),
+            served("nbdkit", By::Nbdkit, Disk::Null, 1, lean_nbd(1)),
         ],
         turns: false,
         goals: NBD_GOAL,
+    },
+    Row {
+        name: "nbd-threads",
+        title: "the same with a file in the page cache, without io_uring (aio=threads)",
+        cpus: 2,
+        sides: &[
+            served("mqblk", By::Mqblk, Disk::CachedByThreads, 1, lean_nbd(1)),
+            served("qsd", By::Qsd, Disk::CachedByThreads, 1, lean_nbd(1)),
+            served("nbdkit", By::Nbdkit, Disk::CachedByThreads, 1, lean_nbd(1)),
+        ],
+        turns: false,
+        goals: &[
+            Goal { metric: Metric::Iops, of: "mqblk", to: Some("nbdkit"), need: Need::AtLeast(1.0) },
+            Goal { metric: Metric::CpuPerIo, of: "mqblk", to: Some("nbdkit"), need: Need::Shown },
+            to_qsd(Metric::Iops, Need::Shown),
+            to_qsd(Metric::CpuPerIo, Need::Shown),
+        ],
     },
     Row {
         name: "nbd-scaling",
         title: "NBD over a Unix socket, null disk, fio's nbd engine, depth 32: four connections against one",
         cpus: 2,
         sides: &[
-            served("mqblk-1", By::Mqblk, false, 2, NBD_QD32),
-            served("mqblk-4", By::Mqblk, false, 2, NBD_QD32_X4),
-            served("nbdkit-1", By::Nbdkit, false, 1, NBD_QD32),
-            served("nbdkit-4", By::Nbdkit, false, 1, NBD_QD32_X4),
+            served("mqblk-1", By::Mqblk, Disk::Null, 2, NBD_QD32),
+            served("mqblk-4", By::Mqblk, Disk::Null, 2, NBD_QD32_X4),
+            served("nbdkit-1", By::Nbdkit, Disk::Null, 1, NBD_QD32),
+            served("nbdkit-4", By::Nbdkit, Disk::Null, 1, NBD_QD32_X4),
         ],
         turns: false,
         goals: &[shown("mqblk-4", "mqblk-1"), shown("nbdkit-4", "nbdkit-1")],
@@ -102,10 +119,10 @@ pub const ROWS: &[Row] = &[
         title: "the same with a client that receives and sends as much as it can by one call",
         cpus: 2,
         sides: &[
-            served("mqblk-1", By::Mqblk, false, 2, lean_nbd(1)),
-            served("mqblk-4", By::Mqblk, false, 2, lean_nbd(4)),
-            served("nbdkit-1", By::Nbdkit, false, 1, lean_nbd(1)),
-            served("nbdkit-4", By::Nbdkit, false, 1, lean_nbd(4)),
+            served("mqblk-1", By::Mqblk, Disk::Null, 2, lean_nbd(1)),
+            served("mqblk-4", By::Mqblk, Disk::Null, 2, lean_nbd(4)),
+            served("nbdkit-1", By::Nbdkit, Disk::Null, 1, lean_nbd(1)),
+            served("nbdkit-4", By::Nbdkit, Disk::Null, 1, lean_nbd(4)),
         ],
         turns: false,
         goals: &[shown("mqblk-4", "mqblk-1"), shown("nbdkit-4", "nbdkit-1")],
@@ -121,7 +138,7 @@ pub const ROWS: &[Row] = &[
         name: "serve-idle",
         title: "64 disks without clients, a vhost-user-blk export of two virtqueues each",
         cpus: 1,
-        sides: &[served("mqblk", By::Mqblk, true, 2, Client::Idle { disks: 64 })],
+        sides: &[served("mqblk", By::Mqblk, Disk::File, 2, Client::Idle { disks: 64 })],
         turns: false,
         goals: &[
             Goal { metric: Metric::IdleCpu, of: "mqblk", to: None, need: Need::AtMost(0.1) },
@@ -130,10 +147,10 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-const fn served(name: &'static str, by: By, file: bool, iothreads: u16, client: Client) -> Side {
+const fn served(name: &'static str, by: By, disk: Disk, iothreads: u16, client: Client) -> Side {
     Side {
         name,
-        program: Program::Served(Served { by, file, iothreads, client, pinned: false }),
+        program: Program::Served(Served { by, disk, iothreads, client, pinned: false }),
         job: "",
         extra: "",
         args: &[],
@@ -170,11 +187,11 @@ const fn vhost(name: &'static str, title: &'static str, sides: &'static [Side], 
 }
 
 const fn pair(client: Client) -> [Side; 2] {
-    [served("mqblk", By::Mqblk, false, 1, client), served("qsd", By::Qsd, false, 1, client)]
+    [served("mqblk", By::Mqblk, Disk::Null, 1, client), served("qsd", By::Qsd, Disk::Null, 1, client)]
 }
 
 const fn file_pair(client: Client) -> [Side; 2] {
-    [served("mqblk", By::Mqblk, true, 1, client), served("qsd", By::Qsd, true, 1, client)]
+    [served("mqblk", By::Mqblk, Disk::File, 1, client), served("qsd", By::Qsd, Disk::File, 1, client)]
 }
 
 const fn to_qsd(metric: Metric, need: Need) -> Goal {
@@ -183,10 +200,10 @@ const fn to_qsd(metric: Metric, need: Need) -> Goal {
 
 const TWO_QUEUES: Client = Client::Blkio { queues: 2, iodepth: 32, spins: false };
 const SCALING: [Side; 4] = [
-    served("mqblk-1", By::Mqblk, false, 1, depth(32)),
-    served("mqblk-2", By::Mqblk, false, 2, TWO_QUEUES),
-    served("qsd-1", By::Qsd, false, 1, depth(32)),
-    served("qsd-2", By::Qsd, false, 1, TWO_QUEUES),
+    served("mqblk-1", By::Mqblk, Disk::Null, 1, depth(32)),
+    served("mqblk-2", By::Mqblk, Disk::Null, 2, TWO_QUEUES),
+    served("qsd-1", By::Qsd, Disk::Null, 1, depth(32)),
+    served("qsd-2", By::Qsd, Disk::Null, 1, TWO_QUEUES),
 ];
 const SCALING_GOAL: &[Goal] = &[
     Goal { metric: Metric::Iops, of: "mqblk-2", to: Some("mqblk-1"), need: Need::AtLeast(1.8) },
