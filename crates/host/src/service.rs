@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Notifications to the service manager that started this process: that it serves, reloads, ends, and that it is alive.
 //!
-//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that is not there costs nothing and stops nothing. A busy manager is
-//! waited for, `PATIENCE` at most; a watchdog message, of which there are more, does not wait. Watchdog messages are sent only while
-//! every IOThread answers, at twice the requested rate.
+//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that is not there costs nothing and stops nothing. A message that the
+//! manager acts on waits for a busy manager, `PATIENCE` at most. Others do not wait: a status is sent again with the next change, and
+//! there are more watchdog messages. Watchdog messages are sent only while every IOThread answers, at twice the requested rate.
 //!
 //! Source: sd_notify(3), sd_watchdog_enabled(3).
 
@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a manager whose queue is full is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a manager whose queue is full is waited for. Less than the 90 s that systemd gives a start by default.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The service manager. A copy is the same one.
 #[derive(Clone, Debug, Default)]
@@ -45,8 +45,8 @@ impl Manager {
         Ok(Manager(Some(Arc::new((socket, address.map_err(failed)?)))))
     }
 
-    fn tell(&self, lines: &str) -> bool {
-        self.send(lines, SendFlags::NOSIGNAL)
+    fn tell(&self, lines: &str) {
+        self.send(lines, SendFlags::NOSIGNAL);
     }
 
     /// Whether it was sent, or there is no service manager.
@@ -64,9 +64,9 @@ impl Manager {
         self.tell(&format!("READY=1\nSTATUS={}\n", status.replace('\n', " ")));
     }
 
-    /// What is so now; for people, on one line. False: it does not hear.
+    /// What is so now; for people, on one line. False: the manager is busy or gone.
     pub fn status(&self, status: &str) -> bool {
-        self.tell(&format!("STATUS={}\n", status.replace('\n', " ")))
+        self.send(&format!("STATUS={}\n", status.replace('\n', " ")), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
     /// A change has begun; [`Manager::ready`] ends it.

@@ -99,7 +99,7 @@ fn a_manager_that_is_busy_is_told_when_it_listens() {
     command.env("NOTIFY_SOCKET", dir.path("notify"));
     let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    // The daemon reports that next, and waits for space in the queue for at most a few seconds.
+    // The daemon reports that next, and waits for space in the queue.
     assert!(lines.any(|line| line.unwrap().contains("serving on")), "it ended");
     told(&manager, "READY=1");
     kill("TERM", child.id());
