@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/fuse.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run fuse fuzz/corpus/fuse -- -max_len=300`
+//! `cargo xtask fuzz fuse`
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/iscsi.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run iscsi fuzz/corpus/iscsi -- -max_len=4096`
+//! `cargo xtask fuzz iscsi`
 
 #![no_main]
 

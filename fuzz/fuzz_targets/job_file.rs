@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/job_file.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run job_file fuzz/corpus/job_file crates/workload/tests/data/jobs -- -dict=fuzz/job_file.dict`
+//! `cargo xtask fuzz job_file`
 
 #![no_main]
 

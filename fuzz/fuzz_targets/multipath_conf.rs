@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/multipath_conf.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run multipath_conf fuzz/corpus/multipath_conf -- -max_len=4096`
+//! `cargo xtask fuzz multipath_conf`
 
 #![no_main]
 

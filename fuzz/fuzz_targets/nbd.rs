@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/nbd.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run nbd fuzz/corpus/nbd -- -dict=fuzz/nbd.dict -max_len=4096`
+//! `cargo xtask fuzz nbd`
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/nbd_client.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run nbd_client fuzz/corpus/nbd_client -- -dict=fuzz/nbd.dict -max_len=4096`
+//! `cargo xtask fuzz nbd_client`
 
 #![no_main]
 

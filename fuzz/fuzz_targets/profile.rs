@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Coverage-guided: see `fuzz/bodies/profile.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run profile fuzz/corpus/profile -- -max_len=4096`
+//! `cargo xtask fuzz profile`
 
 #![no_main]
 

@@ -2,7 +2,7 @@
 //! A vhost-user front end of arbitrary messages, whose rings run on an IOThread in arbitrary memory, which may be cut short: no
 //! panic, no hang, and nothing of it is left behind.
 //!
-//! `cargo +nightly fuzz run vhost_messages fuzz/corpus/vhost_messages -- -max_len=4096`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
+//! `cargo xtask fuzz vhost_messages`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
 //! has the in-tree twin, too.
 
 #![no_main]

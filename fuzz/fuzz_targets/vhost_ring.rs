@@ -2,7 +2,7 @@
 //! Virtqueues in arbitrary memory, split and packed: loops, chains past the table, addresses outside, tables in tables, notes of
 //! requests in flight that another process wrote; and the driver keeps writing. No panic, bounded chains, data in memory only.
 //!
-//! `cargo +nightly fuzz run vhost_ring fuzz/corpus/vhost_ring -- -max_len=4096`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
+//! `cargo xtask fuzz vhost_ring`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
 //! has the in-tree twin, too.
 
 #![no_main]

@@ -11,7 +11,7 @@
 //! - [`mod@bench`]: our figures compared with fio's, in the same run
 //! - [`swarm`]: millions of simulated cases
 //! - [`oracle`]: the real kernel's decisions compared with ours
-//! - [`seeds`]: initial inputs for fuzzing
+//! - [`fuzz`] and [`seeds`]: coverage-guided fuzzing, and its initial inputs
 //! - [`guest`]: a Linux guest on `mqblk serve`
 //! - [`dist`]: packages, and their installation on a clean Debian
 //! - [`ublk_guest`]: block devices of a kernel that has ublk
@@ -26,6 +26,7 @@ mod ci;
 mod dist;
 #[cfg(test)]
 mod figures;
+mod fuzz;
 mod guest;
 mod loom;
 mod oracle;
@@ -74,6 +75,8 @@ enum Command {
     Sanitize(sanitize::Options),
     /// Write the outputs that README.md and the guides quote anew, from the commands above them.
     Bless,
+    /// Run the targets of coverage-guided fuzzing, each for some time.
+    Fuzz(fuzz::Options),
     /// Write the seeds of coverage-guided fuzzing.
     Seeds(seeds::Options),
     /// Make packages: Debian's, and a tarball for distributions since glibc 2.31.
@@ -147,6 +150,7 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Loom(options) => loom::run(&project, &options),
         Command::Sanitize(options) => Ok(sanitize::run(&project, &options)),
         Command::Bless => bless(&project),
+        Command::Fuzz(options) => fuzz::run(&project, &options),
         Command::Seeds(options) => seeds::run(&project, &options),
         Command::Dist(options) => dist::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),

@@ -29,6 +29,7 @@ const EXAMPLES: &str = "/usr/share/doc/fio/examples";
 
 const PACKAGES: &[Package] = &[
     Package { name: "gcc", stand_in: Alternative::Program("cc"), why: "the linker rustc calls" },
+    Package { name: "g++", stand_in: Alternative::Program("c++"), why: "fuzzing compiles libFuzzer" },
     Package {
         name: "libc6-dev",
         stand_in: Alternative::File("/usr/include/features.h"),

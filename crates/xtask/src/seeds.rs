@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask seeds`: writes the seeds of coverage-guided fuzzing as files, where `cargo fuzz run TARGET` looks for them.
+//! `cargo xtask seeds`: writes the seeds of coverage-guided fuzzing as files, for `cargo xtask fuzz` and `cargo fuzz run TARGET`.
 //!
 //! The tests called `seeds_of_TARGET` make them; `cargo test` runs these without writing anything. Guarantees: a target without such a
 //! test is an error, also when seeds of earlier runs exist. Exactly the inputs that the test ran are written. Inputs that fuzzing has added
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     /// Where a directory for each target is made.
     #[arg(long, default_value = "fuzz/corpus")]
-    into: PathBuf,
+    pub into: PathBuf,
 }
 
 /// Writes the seeds.
@@ -67,8 +67,11 @@ fn hand_over(fresh: &Path, into: &Path) -> Result<usize, String> {
     Ok(count)
 }
 
-/// Names of the targets, sorted.
-fn targets(project: &Project) -> Result<Vec<String>, String> {
+/// Returns the names of the targets, sorted.
+///
+/// # Errors
+/// Their folder cannot be read.
+pub fn targets(project: &Project) -> Result<Vec<String>, String> {
     let directory = project.root.join("fuzz/fuzz_targets");
     let entries = directory.read_dir().map_err(|e| format!("{}: {e}", directory.display()))?;
     let name = |e: std::io::Result<std::fs::DirEntry>| Some(e.ok()?.path().file_stem()?.to_str()?.to_owned());
