@@ -36,7 +36,7 @@ pub use ere::Ere;
 pub use options::{Kind, OPTIONS, OptionDef, Sections};
 pub use resolve::{Found, Identity, Origin, Resolved};
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::Read;
 use std::path::Path;
 
@@ -58,7 +58,11 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file, self.line, self.text)
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        // A value may have escape sequences of a terminal in it.
+        self.text
+            .chars()
+            .try_for_each(|c| if c.is_control() { write!(f, "{}", c.escape_default()) } else { f.write_char(c) })
     }
 }
 

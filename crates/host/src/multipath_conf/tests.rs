@@ -458,3 +458,11 @@ fn word() -> impl Strategy<Value = String> {
     ];
     prop_oneof![8 => prop::sample::select(fixed.map(str::to_owned).to_vec()), 1 => "\\PC{0,8}"]
 }
+
+/// Found by fuzzing.
+#[test]
+fn messages_have_no_control_characters() {
+    let errors = Config::parse("m.conf", "overrides {\nfeatures \"1 queue_if_no_p\u{1b}[2Jath\"\n}\n").unwrap_err();
+    let text = errors.problems[0].to_string();
+    assert!(text.contains("\\u{1b}[2Jath") && !text.chars().any(char::is_control), "{text:?}");
+}
