@@ -38,7 +38,7 @@ impl Engine {
                 Err(e) => return Err(aio::failed(&e)),
             }
         }
-        let pool = Pool::new(depth, Arc::clone(file), Arc::clone(regions));
+        let pool = Pool::start(depth, Arc::clone(file), Arc::clone(regions));
         pool.map(Engine::Pool).map_err(|e| e.to_string())
     }
 

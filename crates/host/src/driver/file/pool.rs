@@ -19,10 +19,10 @@ use blk::time::Duration;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-pub(super) struct Pool(Handover<Threads>);
+pub(super) type Pool = Handover<Threads>;
 
 /// The threads, and what all requests need.
-struct Threads {
+pub(super) struct Threads {
     /// Dropped, and so ended, before the regions and the lists of pieces that they use.
     workers: Workers,
     regions: Arc<Regions>,
@@ -31,34 +31,18 @@ struct Threads {
 
 impl Pool {
     /// Makes a pool for requests with tags below `depth`.
-    pub(super) fn new(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> Result<Pool> {
+    pub(super) fn start(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> Result<Pool> {
         let requests = Requests::new(depth, &file);
         let workers = Workers::start(depth, Arc::clone(&file))?;
-        Ok(Pool(Handover::new(Threads { workers, regions, file }, requests)))
+        Ok(Handover::new(Threads { workers, regions, file }, requests))
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.0.kernel().workers.fd()
+        self.kernel().workers.fd()
     }
 
     pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>) -> QueueRqStatus {
-        self.0.queue(|threads, requests| threads.push(requests, batch))
-    }
-
-    pub(super) fn poll(&self, done: &mut Completions) {
-        self.0.poll(done);
-    }
-
-    pub(super) fn wait(&self, seen: u64, min: u32, timeout: Option<Duration>) {
-        self.0.wait(seen, min, timeout);
-    }
-
-    pub(super) fn wakes(&self) -> u64 {
-        self.0.wakes()
-    }
-
-    pub(super) fn wake(&self) {
-        self.0.wake();
+        self.queue(|threads, requests| threads.push(requests, batch))
     }
 }
 
