@@ -72,7 +72,7 @@ impl Request {
         warnings.extend(left_out.iter().map(|e| format!("{} is left out: {}", e.of, e.text)));
         warnings.extend(secret_argument(args));
         warnings.extend(exposure::of_exports(plan.plan()));
-        warnings.extend(exposure::of_metrics(args.metrics.clone().or_else(metrics::handed_over).as_ref()));
+        warnings.extend(exposure::of_metrics(metrics::at(args.metrics.as_ref()).as_ref()));
         let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
         warnings.extend(
             idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),

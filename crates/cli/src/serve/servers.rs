@@ -26,7 +26,7 @@ impl Servers {
     /// A socket cannot be made.
     pub fn start(operator: &Arc<Operator>, args: &ServeArgs, socket: Socket) -> Result<Servers, Failure> {
         let control = control(operator, socket)?;
-        let metrics = args.metrics.clone().or_else(metrics::handed_over);
+        let metrics = metrics::at(args.metrics.as_ref());
         let metrics = metrics.map(|at| page(operator, &at)).transpose()?;
         if let Some(at) = metrics.as_ref().map(metrics::Server::at) {
             ::log::info!("metrics at {at}");

@@ -10,8 +10,12 @@ pub use page::page;
 /// `FileDescriptorName=` of a socket for metrics that is handed over.
 pub const NAME: &str = "metrics";
 
-/// Returns the socket for metrics that the service manager handed over, if any.
-pub fn handed_over() -> Option<Listen> {
+/// Returns where the page is served: at `configured`, or else at the socket that the service manager handed over, if any.
+pub fn at(configured: Option<&Listen>) -> Option<Listen> {
+    configured.cloned().or_else(handed_over)
+}
+
+fn handed_over() -> Option<Listen> {
     let socket = host::handed::all().iter().find(|s| s.name == NAME)?;
     Some(Listen(socket.at.clone()))
 }
