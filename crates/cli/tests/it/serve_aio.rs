@@ -3,11 +3,11 @@
 //! a kill -9.
 
 use crate::common;
+use crate::serve_geometry::survive_kills;
 
-use common::{Dir, Done, Running, Started};
-use serde_json::{Value, json};
+use common::{Dir, Done, Started};
+use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -126,41 +126,12 @@ fn threads_can_be_chosen() {
 #[test]
 fn writes_by_threads_survive_a_killed_daemon() {
     let dir = directory("aio-kill");
-    dir.file("writer.py", include_str!("serve_geometry/writer.py"));
-    dir.file("checker.py", include_str!("serve_geometry/checker.py"));
     let uri = format!("nbd+unix:///a?socket={}", dir.path("a.sock").display());
     for (page_cache, more) in [("without", "direct = true"), ("with", "direct = false")] {
+        println!("{page_cache} the page cache");
         dir.program("truncate", &["-s", "0", "a.img"]).exits(0);
         dir.program("truncate", &["-s", "8m", "a.img"]).exits(0);
         dir.file("c.toml", &config(more));
-        let mut holds = [json!({}), json!({})];
-        for round in 0..3 {
-            let daemon = serve(&dir);
-            let mut writers: Vec<(Running, BufReader<_>)> = (0..2)
-                .map(|parity| {
-                    let mut command = Command::new("/usr/bin/python3");
-                    command.args(["writer.py", &uri, &parity.to_string(), &holds[parity].to_string()]);
-                    command.current_dir(dir.as_path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                    let mut writer = Running::start(&mut command);
-                    let err = BufReader::new(writer.stderr.take().unwrap());
-                    (writer, err)
-                })
-                .collect();
-            for (_, err) in &mut writers {
-                let mut line = String::new();
-                err.read_line(&mut line).unwrap();
-                assert_eq!(line, "under way\n", "round {round} {page_cache} the page cache");
-            }
-            daemon.signal("KILL");
-            assert_eq!(daemon.ends().status, -1);
-            let wrote: Vec<_> =
-                writers.into_iter().map(|(w, _)| String::from_utf8(w.output().stdout).unwrap()).collect();
-            let daemon = serve(&dir);
-            let checked = dir.program("/usr/bin/python3", &["checker.py", &uri, &wrote[0], &wrote[1]]).exits(0).json();
-            holds = [checked[0].clone(), checked[1].clone()];
-            assert!(holds.iter().all(|h| h.as_object().unwrap().len() == 128), "each writes half of 256 sectors");
-            daemon.signal("TERM");
-            daemon.ends().exits(0);
-        }
+        survive_kills(&dir, &uri, 3, &|| serve(&dir));
     }
 }

@@ -95,25 +95,32 @@ fn neighbouring_sectors_survive_a_killed_daemon() {
     let fs = LargeSectors::new("geometry-kill");
     image(&fs.dir);
     fs.dir.file("c.toml", &config(""));
-    fs.dir.file("writer.py", include_str!("serve_geometry/writer.py"));
-    fs.dir.file("checker.py", include_str!("serve_geometry/checker.py"));
     let uri = format!("nbd+unix:///d?socket={}", fs.dir.path("d.sock").display());
-    let mut holds = [json!({}), json!({})];
-    for round in 0..4 {
+    survive_kills(&fs.dir, &uri, 4, &|| {
         let daemon = serve(&fs.dir);
         assert_eq!(sizes(&fs.dir), [512, 4096, 4096].map(Value::from));
-        let writers: Vec<(Running, BufReader<_>)> = (0..2)
+        daemon
+    });
+}
+
+/// Two clients write neighbouring sectors of the disk at `uri`, and the daemon that `serve` starts is killed under them, in several rounds. A
+/// sector is never torn or older than acknowledged.
+pub fn survive_kills(dir: &Dir, uri: &str, rounds: usize, serve: &dyn Fn() -> Started) {
+    dir.file("writer.py", include_str!("serve_geometry/writer.py"));
+    dir.file("checker.py", include_str!("serve_geometry/checker.py"));
+    let mut holds = [json!({}), json!({})];
+    for round in 0..rounds {
+        let daemon = serve();
+        let mut writers: Vec<(Running, BufReader<_>)> = (0..2)
             .map(|parity| {
                 let mut command = Command::new("/usr/bin/python3");
-                command.args(["writer.py", &uri, &parity.to_string(), &holds[parity].to_string()]);
-                command.current_dir(fs.dir.as_path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                command.args(["writer.py", uri, &parity.to_string(), &holds[parity].to_string()]);
+                command.current_dir(dir.as_path()).stdout(Stdio::piped()).stderr(Stdio::piped());
                 let mut writer = Running::start(&mut command);
                 let err = BufReader::new(writer.stderr.take().unwrap());
                 (writer, err)
             })
             .collect();
-        let mut wrote = Vec::new();
-        let mut writers: Vec<_> = writers.into_iter().collect();
         for (_, err) in &mut writers {
             let mut line = String::new();
             err.read_line(&mut line).unwrap();
@@ -121,11 +128,9 @@ fn neighbouring_sectors_survive_a_killed_daemon() {
         }
         daemon.signal("KILL");
         assert_eq!(daemon.ends().status, -1);
-        for (writer, _) in writers {
-            wrote.push(String::from_utf8(writer.output().stdout).unwrap());
-        }
-        let daemon = serve(&fs.dir);
-        let checked = fs.dir.program("/usr/bin/python3", &["checker.py", &uri, &wrote[0], &wrote[1]]).exits(0).json();
+        let wrote: Vec<_> = writers.into_iter().map(|(w, _)| String::from_utf8(w.output().stdout).unwrap()).collect();
+        let daemon = serve();
+        let checked = dir.program("/usr/bin/python3", &["checker.py", uri, &wrote[0], &wrote[1]]).exits(0).json();
         holds = [checked[0].clone(), checked[1].clone()];
         assert!(holds.iter().all(|h| h.as_object().unwrap().len() == 128), "each writes half of 256 sectors");
         end(daemon);
