@@ -9,6 +9,7 @@ use host::serve::export_spec::{ExportValue, Hint, HintContext};
 use host::serve::geometry::Geometry;
 use host::serve::plan::{DiskPlan, IoThreadPlan};
 use serde_json::{Map, Value, json};
+use std::cell::LazyCell;
 use std::fmt::Write;
 
 /// Returns the plan as text.
@@ -24,8 +25,9 @@ pub fn text(plan: &CheckedPlan) -> String {
         let blank = if index == 0 { "\n" } else { "" };
         let _ = writeln!(out, "{blank}IOThread {}: {}", thread.name, iothread(thread));
     }
+    let possible: LazyCell<Aio> = LazyCell::new(Aio::possible);
     for disk in plan.disks() {
-        let _ = writeln!(out, "\ndisk {}: {}", disk.name, disk_line(disk));
+        let _ = writeln!(out, "\ndisk {}: {}", disk.name, disk_line(disk, &possible));
         if !disk.settings.is_empty() {
             let all: Vec<String> = disk.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
             let _ = writeln!(out, "  settings: {}", all.join(" "));
@@ -58,7 +60,7 @@ fn iothread(thread: &IoThreadPlan) -> String {
     }
 }
 
-fn disk_line(disk: &DiskPlan) -> String {
+fn disk_line(disk: &DiskPlan, possible: &LazyCell<Aio>) -> String {
     let targets: Vec<String> = disk.targets.iter().map(|t| t.text.as_str().escape_debug().to_string()).collect();
     let mut parts = vec![match disk.stripe {
         None => targets.join(" "),
@@ -69,7 +71,7 @@ fn disk_line(disk: &DiskPlan) -> String {
     }
     if disk.paths().next().is_some() {
         parts.push(if disk.direct { "past the page cache" } else { "through the page cache" }.to_owned());
-        parts.extend((Aio::of(disk.aio) == Aio::Threads).then(|| "aio=threads".to_owned()));
+        parts.extend((disk.aio.unwrap_or_else(|| **possible) == Aio::Threads).then(|| "aio=threads".to_owned()));
     }
     parts.push(disk.write_cache.name().to_owned());
     if !disk.discard {
@@ -134,7 +136,8 @@ pub fn json(plan: &CheckedPlan) -> String {
 /// Returns the plan as a JSON value.
 pub fn value(plan: &CheckedPlan) -> Value {
     let iothreads: Vec<Value> = plan.iothreads().iter().map(iothread_json).collect();
-    let disks: Vec<Value> = plan.disks().iter().map(disk_json).collect();
+    let possible: LazyCell<Aio> = LazyCell::new(Aio::possible);
+    let disks: Vec<Value> = plan.disks().iter().map(|disk| disk_json(disk, &possible)).collect();
     let exports: Vec<Value> = plan.exports().enumerate().map(|(i, e)| export_json(plan, &e, i)).collect();
     json!({ "iothreads": iothreads, "disks": disks, "exports": exports })
 }
@@ -149,7 +152,7 @@ fn iothread_json(thread: &IoThreadPlan) -> Value {
     })
 }
 
-fn disk_json(disk: &DiskPlan) -> Value {
+fn disk_json(disk: &DiskPlan, possible: &LazyCell<Aio>) -> Value {
     let queue: Map<String, Value> =
         disk.settings.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect();
     let mut all = json!({
@@ -157,7 +160,7 @@ fn disk_json(disk: &DiskPlan) -> Value {
         "read_only": disk.read_only,
         "serial": disk.serial,
         "direct": disk.direct,
-        "aio": disk.paths().next().map(|_| Aio::of(disk.aio).name()),
+        "aio": disk.paths().next().map(|_| disk.aio.unwrap_or_else(|| **possible).name()),
         "write_cache": disk.write_cache.name(),
         "discard": disk.discard,
         "on_enospc": disk.on_enospc.name(),

@@ -24,10 +24,14 @@ impl Aio {
     /// Both.
     pub const ALL: [Aio; 2] = [Aio::IoUring, Aio::Threads];
 
-    /// Returns what is used if `wanted` is configured.
-    pub fn of(wanted: Option<Aio>) -> Aio {
-        let possible = || if refusal().is_some() { Aio::Threads } else { Aio::IoUring };
-        wanted.unwrap_or_else(possible)
+    /// Returns what is used if nothing is configured. Asks the kernel.
+    pub fn possible() -> Aio {
+        if refusal().is_some() { Aio::Threads } else { Aio::IoUring }
+    }
+
+    /// Returns what holds for several files together: threads, if any of them uses threads; `None`: there is no file.
+    pub fn of_all(used: impl Iterator<Item = Aio>) -> Option<Aio> {
+        used.reduce(|all, aio| if aio == Aio::Threads { aio } else { all })
     }
 
     /// Returns QEMU's name.

@@ -56,16 +56,10 @@ fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
         "troubles": disk.flush_trouble().into_iter().chain(of_images).chain(disk.troubles()).collect::<Vec<_>>(),
     });
     // Otherwise the plan's value stays: no file is open.
-    if let Some(aio) = aio(members) {
-        all["aio"] = json!(aio);
+    if let Some(aio) = Aio::of_all(members.iter().filter_map(|m| m.driver.aio())) {
+        all["aio"] = json!(aio.name());
     }
     all
-}
-
-/// Returns how a disk's file I/O is issued: by threads if that holds for any of its targets.
-fn aio(members: &[Member]) -> Option<&'static str> {
-    let used = || members.iter().filter_map(|m| m.driver.aio());
-    used().find(|aio| *aio == Aio::Threads).or_else(|| used().next()).map(Aio::name)
 }
 
 /// Returns the counters.

@@ -410,10 +410,8 @@ impl HostDriver for Multipath {
         Some(self.core.hctx_waits.get(hctx).fd())
     }
 
-    /// By threads if that holds for any path.
     fn aio(&self) -> Option<Aio> {
-        let used = || self.core.inners().filter_map(|(_, d)| d.aio());
-        used().find(|aio| *aio == Aio::Threads).or_else(|| used().next())
+        Aio::of_all(self.core.inners().filter_map(|(_, d)| d.aio()))
     }
 
     fn is_direct(&self) -> Option<bool> {
