@@ -52,7 +52,7 @@ impl Manager {
     /// Whether it was sent, or there is no service manager.
     fn send(&self, lines: &str, flags: SendFlags) -> bool {
         let Some(to) = &self.0 else { return true };
-        let sent = rustix::net::sendto(&to.0, lines.as_bytes(), flags, &to.1);
+        let sent = rustix::io::retry_on_intr(|| rustix::net::sendto(&to.0, lines.as_bytes(), flags, &to.1));
         if let Err(e) = sent {
             log::debug!("cannot notify the service manager: {e}");
         }
