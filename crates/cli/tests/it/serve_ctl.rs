@@ -200,6 +200,12 @@ fn queues_move_settings_change_and_sizes_grow_under_load() {
     File::options().write(true).open(d.dir.path("a.img")).unwrap().set_len(40 << 20).unwrap();
     d.done(&["resize", "a"]);
     assert_eq!(d.nbdinfo("a").exits(0).out.trim(), "41943040", "as its image is now");
+    // A truncated image is not adopted by mistake.
+    File::options().write(true).open(d.dir.path("a.img")).unwrap().set_len(24 << 20).unwrap();
+    d.refused(&["resize", "a"], "size=25165824: the disk has 41943040 bytes; data beyond the new size would be lost");
+    assert_eq!(d.nbdinfo("a").exits(0).out.trim(), "41943040");
+    d.done(&["resize", "a", "--force"]);
+    assert_eq!(d.nbdinfo("a").exits(0).out.trim(), "25165824");
     let stats = d.json("stats");
     assert!(stats["disks"][0]["ops"]["write"]["ios"].as_u64().unwrap() > 100, "{stats:#}");
     d.ends();

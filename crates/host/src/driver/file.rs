@@ -213,8 +213,8 @@ impl HostDriver for File {
 }
 
 impl Space for File {
-    fn resize(&self, bytes: Option<u64>) -> Option<Result<Sector>> {
-        Some(self.opened.resize(bytes))
+    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+        Some(self.opened.resize(bytes, shrink))
     }
 
     fn allocation(&self) -> Allocation {

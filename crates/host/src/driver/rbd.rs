@@ -44,7 +44,7 @@ pub use name::{MAX_IMAGES, RbdTarget, parse};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
-use crate::driver::space::{Allocation, Space, Stretch};
+use crate::driver::space::{Allocation, Space, Stretch, check_shrink};
 use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -150,7 +150,7 @@ impl Rbd {
         Queue::new(Arc::new(Image::open(&self.cluster, &place(&self.target, self.read_only))?))
     }
 
-    fn resize_image(&self, bytes: Option<u64>) -> Result<Sector> {
+    fn resize_image(&self, bytes: Option<u64>, shrink: bool) -> Result<Sector> {
         let within = |e: Error| e.within(&format!("RBD image {}", self.target));
         if let Some(bytes) = bytes {
             if self.read_only {
@@ -163,9 +163,11 @@ impl Rbd {
             if bytes == 0 || bytes % block != 0 {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
             }
+            check_shrink(self.capacity(), bytes, shrink)?;
             self.first.resize(bytes).map_err(within)?;
         }
         let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
+        check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
         // Relaxed: a number by itself.
         self.sectors.store(sectors, Ordering::Relaxed);
         Ok(Sector(sectors))
@@ -342,8 +344,8 @@ impl HostDriver for Rbd {
 }
 
 impl Space for Rbd {
-    fn resize(&self, bytes: Option<u64>) -> Option<Result<Sector>> {
-        Some(self.resize_image(bytes))
+    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+        Some(self.resize_image(bytes, shrink))
     }
 
     fn allocation(&self) -> Allocation {

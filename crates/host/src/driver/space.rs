@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which parts of a disk are allocated, its size, and what happens when space runs out.
 
-use crate::error::Result;
-use blk::id::Sector;
+use crate::error::{Error, Result};
+use blk::id::{SECTOR_SHIFT, Sector};
 
 /// How a driver knows which blocks are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,29 @@ pub struct Stretch {
     pub is_hole: bool,
 }
 
+/// Checks that a device of `had` sectors may have `bytes` bytes.
+///
+/// # Errors
+/// Usage: that is smaller, and `shrink` is false.
+pub(super) fn check_shrink(had: Sector, bytes: u64, shrink: bool) -> Result<()> {
+    let had = had.0 << SECTOR_SHIFT;
+    if shrink || bytes >= had {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "size={bytes}: the disk has {had} bytes; data beyond the new size would be lost; use force (--force) to shrink it"
+    )))
+}
+
 /// A device whose space is more than a fixed range of sectors that may all hold data.
 pub trait Space {
     /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in sectors. Data beyond a smaller size is
     /// lost. Returns `None` if a disk of this driver cannot be resized.
     ///
     /// # Errors
-    /// Usage: the device cannot have this size. Others: the system refused.
-    fn resize(&self, _bytes: Option<u64>) -> Option<Result<Sector>> {
+    /// Usage: the device cannot have this size, or the size is smaller and `shrink` is false; the device keeps its size. Others: the
+    /// system refused.
+    fn resize(&self, _bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
         None
     }
 

@@ -274,9 +274,9 @@ impl Daemon {
     }
 
     /// As [`ServedDisk::resize`]; clients are notified. Also returns, in sentences, which clients keep the old size.
-    pub fn resize(&self, disk: &str, bytes: Option<u64>) -> Result<(u64, Vec<String>)> {
+    pub fn resize(&self, disk: &str, bytes: Option<u64>, shrink: bool) -> Result<(u64, Vec<String>)> {
         let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
-        let now = served.resize(bytes)?;
+        let now = served.resize(bytes, shrink)?;
         // A client that cannot be notified is no reason not to notify the others.
         let mut untold = Vec::new();
         for server in &self.servers {

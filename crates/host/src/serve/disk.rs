@@ -371,13 +371,13 @@ impl ServedDisk {
         Ok(froze)
     }
 
-    /// Resizes the disk, or with `None` adopts the current size of its image. I/O continues, except that a disk that becomes smaller is
+    /// Resizes the disk, or with `None` adopts the current size of its image. I/O continues, except that a disk that may `shrink` is
     /// drained first, because the data beyond the new end is lost. Returns the size in bytes.
     ///
     /// # Errors
     /// Usage: the disk is striped, so the location of its data depends on its size. Also the errors of
     /// [`Space::resize`](crate::driver::Space::resize) and [`ServedDisk::change`].
-    pub fn resize(&self, bytes: Option<u64>) -> Result<u64> {
+    pub fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<u64> {
         let _held = self.unheld()?;
         let ([Member { queue, driver, .. }], None) = (&*self.members, &self.map) else {
             let text = format!(
@@ -396,16 +396,16 @@ impl ServedDisk {
             ))),
         };
         bytes.map_or(Ok(()), whole)?;
-        let smaller = bytes.is_some_and(|bytes| bytes < queue.capacity().0 << SECTOR_SHIFT);
-        if smaller {
+        if shrink {
             drain(queue)?;
         }
         let keeps =
             || Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", driver.name())));
-        let resized = driver.space().resize(bytes).unwrap_or_else(keeps);
+        let resized = driver.space().resize(bytes, shrink).unwrap_or_else(keeps);
+        let resized = resized.map_err(|e| e.within(&format!("disk '{}'", self.name)));
         let resized = resized.and_then(|capacity| whole(capacity.0 << SECTOR_SHIFT).map(|()| capacity));
         let resized = resized.inspect(|capacity| queue.set_capacity(*capacity));
-        if smaller {
+        if shrink {
             queue.unfreeze();
         }
         Ok(resized?.0 << SECTOR_SHIFT)

@@ -184,7 +184,7 @@ fn server_that_rejects_a_new_size_hides_it_from_no_other() {
     let daemon = start(&disks, &[export("first", "a", &one, "io0"), export("second", "a", &two, "io1")]);
     // Without its IOThread, the first export cannot be started again.
     daemon.threads().stop_one(0).unwrap();
-    let told = daemon.resize("a", Some(2 << 20)).unwrap_err().to_string();
+    let told = daemon.resize("a", Some(2 << 20), true).unwrap_err().to_string();
     for part in ["disk 'a' has 2097152 bytes now", "one.sock keeps the old size", "IOThread"] {
         assert!(told.contains(part), "'{part}' is missing in: {told}");
     }

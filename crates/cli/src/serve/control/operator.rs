@@ -410,16 +410,7 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
 fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> Done {
     disk_index(daemon.plan(), name)?;
     let had = daemon.disk(name).map_or(0, |d| d.capacity().0 * 512);
-    if let (Some(bytes), false) = (bytes, force)
-        && bytes < had
-    {
-        let text = format!(
-            "size={bytes}: disk '{name}' has {had} bytes; data beyond the new size would be lost; use force (--force) \
-             to shrink it"
-        );
-        return Err(text.into());
-    }
-    let (now, keep) = daemon.resize(name, bytes)?;
+    let (now, keep) = daemon.resize(name, bytes, force)?;
     let mut done = vec![match now == had {
         true => format!("disk '{name}' keeps its size of {now} bytes"),
         false => format!("resized disk '{name}' from {had} to {now} bytes"),

@@ -7,6 +7,7 @@
 use super::identity;
 use super::requests::MAX_PIECES;
 use crate::driver::aio::Aio;
+use crate::driver::space::check_shrink;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
@@ -186,7 +187,7 @@ impl Opened {
     }
 
     /// Resizes a regular file, or with `None` reads its current size. Returns the size in sectors, in whole blocks.
-    pub(super) fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
+    pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<Sector> {
         let failed = |e: io::Error| Error::os(e, "cannot resize the file");
         let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
         let block = u64::from(self.limits.logical_block_size);
@@ -200,6 +201,7 @@ impl Opened {
             if bytes == 0 || !bytes.is_multiple_of(block) {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of the disk's block, {block}")));
             }
+            check_shrink(self.capacity(), bytes, shrink)?;
             file.set_len(bytes).map_err(failed)?;
         }
         let size = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
@@ -214,6 +216,7 @@ impl Opened {
                 "it has {size} bytes now, less than a block of {block}: the disk keeps its size"
             )));
         }
+        check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
         self.capacity.store(sectors, Ordering::Relaxed);
         Ok(Sector(sectors))
     }
