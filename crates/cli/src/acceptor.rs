@@ -15,10 +15,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
-/// Pause after a failed accept: out of descriptors, most likely.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that clients connect to.
 pub trait Listener: AsFd + Send + 'static {
@@ -99,14 +95,7 @@ impl Acceptor {
         let (stopped, limit, serve) = (Arc::clone(&stop), ConnectionLimit::new(max), Arc::new(serve));
         let accept = move || {
             while stopped.wait(&listener) {
-                let client = match listener.next() {
-                    Ok(client) => client,
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
-                    Err(_) => {
-                        thread::sleep(PAUSE);
-                        continue;
-                    }
-                };
+                let Some(client) = stopped.accepted(listener.next(), name) else { continue };
                 let Some(connection) = limit.connect() else {
                     reject(client);
                     continue;
@@ -116,8 +105,7 @@ impl Acceptor {
                     serve(client);
                     drop(connection);
                 };
-                // If no thread can start, the client is dropped.
-                let _ = thread::Builder::new().name(name.into()).spawn(run);
+                host::net::socket::spawn_for_client(name, name, run);
             }
         };
         let thread = thread::Builder::new().name(format!("{name}-acceptor")).spawn(accept)?;

@@ -167,3 +167,32 @@ fn clients_in_a_loop_write_few_lines_and_are_counted() {
     // Four messages of clients, their counts, and what the daemon says of itself.
     assert!((log.lines().count() as u64) < 8 * bound + 20, "{log}");
 }
+
+/// Without free descriptors new clients wait. The log says so, and they are served when there are descriptors again.
+#[test]
+fn clients_wait_while_no_descriptor_is_free() {
+    let dir = Dir::new("log-descriptors");
+    let mut daemon = serving(&dir, &[]);
+    let pid = daemon.id().to_string();
+    let is_open = |n: &u32| Path::new(&format!("/proc/{pid}/fd/{n}")).exists();
+    let free = (0..).find(|n| !is_open(n)).unwrap();
+    let limit = |descriptors: u32| {
+        dir.program("prlimit", &["--pid", &pid, &format!("--nofile={descriptors}:")]).exits(0);
+    };
+    limit(free);
+    // More than one, because a descriptor below the limit may have been open only for a moment.
+    let mut waiting: Vec<UnixStream> =
+        (0..16).map(|_| UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap()).collect();
+    let line = daemon.until("new clients of an NBD server wait");
+    assert!(line.contains("Too many open files") && line.contains("LimitNOFILE="), "{line}");
+    waiting.push(UnixStream::connect(dir.path("a.img.vhost.sock")).unwrap());
+    daemon.until("new clients of a vhost-user export wait");
+    waiting.push(UnixStream::connect(dir.path("ctl.sock")).unwrap());
+    daemon.until("new clients of mqblk-ctl wait");
+    limit(1024);
+    waiting[15].read_exact(&mut [0; 18]).unwrap();
+    drop(waiting);
+    nbd(&dir, "h.pread(512, 0)").exits(0);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}

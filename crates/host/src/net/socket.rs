@@ -23,8 +23,10 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// Pause after an accept that failed: for lack of descriptors, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of clients that wait to be accepted; the system may limit them further.
 const BACKLOG: i32 = 4096;
 
@@ -209,6 +211,34 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
     }
 }
 
+/// Returns the client that an accept for `server` has returned, if there is one. After an error the call waits for 100 ms or `stop`,
+/// because the next accept would fail at once. A lack of descriptors or memory is logged: clients wait as long as it lasts.
+pub(crate) fn accepted<C>(client: io::Result<C>, server: &str, stop: &OwnedFd) -> Option<C> {
+    let e = match client {
+        Ok(client) => return Some(client),
+        // The client left before it was accepted.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+        Err(e) => e,
+    };
+    if let Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) = e.raw_os_error() {
+        let remedy = if e.raw_os_error() == Some(libc::EMFILE) {
+            "; raise the limit of open files (LimitNOFILE=, ulimit -n)"
+        } else {
+            ""
+        };
+        log::error!("new clients of {server} wait, because it cannot accept them: {e}{remedy}");
+    }
+    wait(stop, PollFlags::IN, stop, Some(Instant::now() + ACCEPT_PAUSE));
+    None
+}
+
+/// Starts a thread that serves a client of `server`. If no thread can start, `serve` is dropped, and the log says so.
+pub fn spawn_for_client(name: &str, server: &str, serve: impl FnOnce() + Send + 'static) {
+    if let Err(e) = std::thread::Builder::new().name(name.into()).spawn(serve) {
+        log::error!("a client of {server} is dropped: cannot start its thread: {e}");
+    }
+}
+
 /// Stops a thread that waits for a descriptor.
 pub struct Stop(OwnedFd);
 
@@ -229,6 +259,12 @@ impl Stop {
     /// Waits until `fd` is readable. Returns false when stopped, or when waiting is impossible.
     pub fn wait(&self, fd: impl AsFd) -> bool {
         wait(fd, PollFlags::IN, &self.0, None)
+    }
+
+    /// Returns the client that an accept for `server` has returned, if there is one. After an error the call waits for 100 ms or until
+    /// this is set. A lack of descriptors or memory is logged.
+    pub fn accepted<C>(&self, client: io::Result<C>, server: &str) -> Option<C> {
+        accepted(client, server, &self.0)
     }
 }
 

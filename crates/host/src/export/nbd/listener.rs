@@ -312,6 +312,9 @@ impl NbdDisk {
     }
 }
 
+/// How the log names what clients connect to.
+const SERVER: &str = "an NBD server";
+
 enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
@@ -458,21 +461,11 @@ impl Shared {
         while let Some(listener) = self.listener()
             && socket::wait(listener.fd(), PollFlags::IN, &self.stop, None)
         {
-            let socket = match listener.accept() {
-                Ok(socket) => Arc::new(socket),
-                // The client left before it was accepted.
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(_) => {
-                    // Most likely there are no free descriptors: wait before the next try.
-                    let soon = Instant::now() + Duration::from_millis(100);
-                    socket::wait(&self.stop, PollFlags::IN, &self.stop, Some(soon));
-                    continue;
-                }
-            };
+            let accepted = socket::accepted(listener.accept(), SERVER, &self.stop);
+            let Some(socket) = accepted.map(Arc::new) else { continue };
             let Some(place) = self.places.take(&socket) else { return };
             let shared = Arc::clone(self);
-            // If no thread can be started, the client is dropped.
-            let _ = std::thread::Builder::new().name("mqblk-nbd-hello".into()).spawn(move || {
+            socket::spawn_for_client("mqblk-nbd-hello", SERVER, move || {
                 shared.welcome(socket, &place);
                 // Dropped in this order, so that the thread that waits for the last handshake is then the only owner of the server.
                 drop(shared);

@@ -305,7 +305,8 @@ impl Server {
         while let Some(listener) = self.shared.listener()
             && socket::wait(&*listener, PollFlags::IN, &self.stop, None)
         {
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let accepted = socket::accepted(listener.accept(), "a vhost-user export", &self.stop);
+            let Some((stream, _)) = accepted else { continue };
             // While a front end is served, dropping the export closes the listener.
             drop(listener);
             if let Err(why) = self.serve(stream) {
