@@ -60,9 +60,12 @@ pub fn main(args: &ServeArgs) -> Outcome {
     }
     request.warnings.iter().for_each(|w| ::log::warn!("{w}"));
     let text = if args.json { show::json(&request.plan) } else { show::text(&request.plan) };
-    output::print(&text)?;
+    let printed = output::print(&text);
     if args.dry_run {
-        return Ok(Status::Done);
+        return printed.map(|()| Status::Done);
+    }
+    if let Err(e) = printed {
+        ::log::warn!("the plan is not printed: {e}");
     }
     serve(args, request, user.as_ref())
 }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn serving(dir: &Dir, more: &[&str]) -> common::Started {
@@ -192,6 +192,21 @@ fn clients_wait_while_no_descriptor_is_free() {
     limit(1024);
     waiting[15].read_exact(&mut [0; 18]).unwrap();
     drop(waiting);
+    nbd(&dir, "h.pread(512, 0)").exits(0);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}
+
+/// Standard output that takes nothing is no reason not to serve.
+#[test]
+fn a_daemon_serves_though_its_plan_cannot_be_printed() {
+    let dir = Dir::new("log-full");
+    File::create(dir.path("a.img")).unwrap().set_len(8 << 20).unwrap();
+    let args = ["serve", "a.img", "--control", "ctl.sock"];
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" >/dev/full", env!("CARGO_BIN_EXE_mqblk")]).args(args);
+    let daemon = Dir::start_command(command.current_dir(dir.as_path()), &args, "serving on");
+    assert!(daemon.seen().contains("the plan is not printed: standard output: No space left"), "{}", daemon.seen());
     nbd(&dir, "h.pread(512, 0)").exits(0);
     daemon.signal("TERM");
     daemon.ends().exits(0);
