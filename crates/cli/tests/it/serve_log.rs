@@ -211,3 +211,30 @@ fn a_daemon_serves_though_its_plan_cannot_be_printed() {
     daemon.signal("TERM");
     daemon.ends().exits(0);
 }
+
+/// Once, a VM whose memory is not shared connected again and again, and the log did not say why.
+#[test]
+fn a_guest_without_shared_memory_is_named() {
+    let dir = Dir::new("log-memory");
+    let mut daemon = serving(&dir, &[]);
+    // As QEMU does before it finds no memory that it could share: SET_OWNER, and SET_FEATURES with VIRTIO_F_VERSION_1.
+    let message = |request: u32, body: &[u8]| {
+        let head = [request, 1, body.len() as u32];
+        [&head.map(u32::to_le_bytes).concat(), body].concat()
+    };
+    let mut front = UnixStream::connect(dir.path("a.img.vhost.sock")).unwrap();
+    front.write_all(&message(3, &[])).unwrap();
+    front.write_all(&message(2, &(1u64 << 32).to_le_bytes())).unwrap();
+    drop(front);
+    let line = daemon.until("has left without sharing its guest's memory");
+    assert!(line.contains("share=on"), "{line}");
+    // One that only looks is not.
+    let mut front = UnixStream::connect(dir.path("a.img.vhost.sock")).unwrap();
+    front.write_all(&message(3, &[])).unwrap();
+    drop(front);
+    daemon.until("a client has left");
+    daemon.until("a client has left");
+    daemon.signal("TERM");
+    let log = daemon.ends().exits(0).err;
+    assert_eq!(log.matches("without sharing").count(), 1, "{log}");
+}

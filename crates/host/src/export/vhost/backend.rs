@@ -149,6 +149,11 @@ impl Connection {
         self.protocol
     }
 
+    /// Whether the front end acknowledged features for a driver and has shared no memory: a guest's memory that is not shared cannot be.
+    pub(super) fn lacks_memory(&self) -> bool {
+        self.features != 0 && self.memory.numbers().next().is_none()
+    }
+
     /// The IOThread of each virtqueue.
     pub(super) fn mapping(&self) -> &[usize] {
         &self.mapping

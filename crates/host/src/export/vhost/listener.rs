@@ -350,6 +350,13 @@ impl Server {
         if alarm.is_raised() {
             return Err("pages of its memory are gone: its file was truncated or has no space left".into());
         }
+        if lock(&connection).lacks_memory() {
+            log::warn!(
+                export, client;
+                "a client has left without sharing its guest's memory: the memory must be shared (QEMU: -object \
+                 memory-backend-memfd,share=on; libvirt: <access mode='shared'/>)"
+            );
+        }
         log::info!(export, client; "a client has left");
         Ok(())
     }
