@@ -164,10 +164,13 @@ pub struct Profile {
     pub notes: Vec<String>,
 }
 
+/// Longest time of a trace, seconds: a year. Times of a damaged trace are up to 584 years apart.
+const SECONDS_MAX: f64 = 366.0 * 86400.0;
+
 /// Makes the profile of one device of a trace. If there are several, `device` selects one.
 ///
 /// # Errors
-/// There is no I/O in the trace, or none of `device`, or there are several devices and none was named.
+/// There is no I/O in the trace, or none of `device`, or there are several devices and none was named, or its I/Os span more than a year.
 pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<Profile, ProfileError> {
     trace.sort();
     let devices = trace.devices();
@@ -193,11 +196,15 @@ pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<P
         let text = "no I/O is both submitted (Q) and completed (C): trace longer, and with both actions";
         return Err(ProfileError::new(source, text));
     }
+    let (first, last) = lives.span();
+    let seconds = (last - first) as f64 / 1e9;
+    if seconds > SECONDS_MAX {
+        let text = format!("its I/Os span {seconds:.0} s: must be at most a year; the times of a trace count from its start");
+        return Err(ProfileError::new(source, text));
+    }
     let mut notes = lives.notes();
     let jobs = shape::jobs(&lives, &trace.names, &mut notes);
     let disk = service::of(&lives.requests, &mut notes);
-    let (first, last) = lives.span();
-    let seconds = (last - first) as f64 / 1e9;
     Ok(Profile { source: source.into(), device: Some(device_name(device)), seconds, jobs, disk, notes })
 }
 
