@@ -100,7 +100,8 @@ pub struct Multipath<L: Lock> {
     pub(super) selectors: Selectors,
     pub(super) hctxs: Box<[HctxPlace<L>]>,
     pub(super) limits: Limits,
-    pub(super) capacity: Sector,
+    /// In sectors.
+    pub(super) capacity: AtomicU64,
     pub(super) handler: Option<Box<dyn Handler>>,
     pub(super) listener: Listener,
     pub(super) state: Mutex<L, GroupsState>,
@@ -162,7 +163,7 @@ impl<L: Lock> Multipath<L> {
             selectors: Selectors::new(),
             hctxs: (0..MAX_CPUS).map(|_| OnceLock::new()).collect(),
             limits,
-            capacity,
+            capacity: AtomicU64::new(capacity.0),
             handler,
             listener: Box::new(|_| {}),
             state: Mutex::new(state),
@@ -174,6 +175,11 @@ impl<L: Lock> Multipath<L> {
             }
         }
         Ok(Multipath { listener, ..disk })
+    }
+
+    /// Takes over the size of a disk all of whose paths have grown. Paths that are added later must have it.
+    pub fn set_capacity(&self, capacity: Sector) {
+        self.capacity.store(capacity.0, Ordering::Relaxed);
     }
 
     /// Adds a path to a group; it is usable at once.
@@ -238,8 +244,9 @@ impl<L: Lock> Multipath<L> {
         if group >= n {
             return refused(format!("path {name}: group {group}: must be below {n}"));
         }
-        if capacity != self.capacity {
-            let (its, ours) = (capacity.0, self.capacity.0);
+        let ours = self.capacity.load(Ordering::Relaxed);
+        if capacity.0 != ours {
+            let its = capacity.0;
             return refused(format!("path {name}: leads to another disk: {its} sectors, instead of {ours}"));
         }
         if limits.logical_block_size != self.limits.logical_block_size || limits.write_cache != self.limits.write_cache

@@ -255,7 +255,8 @@ impl<L: Lock> Driver for Multipath<L> {
     }
 
     fn capacity(&self) -> Sector {
-        self.capacity
+        // Relaxed: a number by itself.
+        Sector(self.capacity.load(Ordering::Relaxed))
     }
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {

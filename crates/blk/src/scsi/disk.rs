@@ -20,7 +20,7 @@ use crate::driver::{Completions, Driver, InFlight, RqBatch, RqRef, TimedOut, Tim
 use crate::id::{HctxId, SECTOR_SHIFT, Sector};
 use crate::limits::Limits;
 use crate::status::{BlkStatus, QueueRqStatus};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 pub struct DiskOptions {
     /// Size of a block in bytes; a power of two, 512..=65536.
     pub block_size: u32,
-    /// Blocks of the medium.
+    /// Blocks of the medium when the disk is made.
     pub blocks: u64,
     /// Limits of one command, in addition to those of the transport.
     pub limits: Limits,
@@ -71,6 +71,8 @@ pub struct ScsiDisk {
     host: Arc<ScsiHost>,
     lun: LunId,
     options: DiskOptions,
+    /// Blocks of the medium now.
+    blocks: AtomicU64,
     limits: Limits,
     block_shift: u32,
     /// Made by the first start, because only then the number of hardware queues is known.
@@ -99,6 +101,7 @@ impl ScsiDisk {
         Ok(ScsiDisk {
             host,
             lun,
+            blocks: AtomicU64::new(options.blocks),
             options,
             limits,
             block_shift: block.trailing_zeros() - SECTOR_SHIFT,
@@ -121,6 +124,12 @@ impl ScsiDisk {
     /// Returns the device with its state and depth; `None` before the first start.
     pub fn device(&self) -> Option<&Arc<Device>> {
         self.device.get()
+    }
+
+    /// Takes over the size of a medium that has grown. Blocks from 2^32 on need no [`DiskOptions::wide`]: their commands have the 16-byte
+    /// form anyway.
+    pub fn set_blocks(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
     }
 
     fn started(&self) -> &Device {
@@ -287,7 +296,8 @@ impl Driver for ScsiDisk {
     }
 
     fn capacity(&self) -> Sector {
-        Sector(self.options.blocks << self.block_shift)
+        // Relaxed: a number by itself.
+        Sector(self.blocks.load(Ordering::Relaxed) << self.block_shift)
     }
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {

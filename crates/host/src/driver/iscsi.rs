@@ -19,14 +19,13 @@
 //! Recovery: a lost session is logged in again in the background, without a limit on attempts, with pauses of 20 ms to 1 s.
 //! The new session is of the same nexus, so the target drops the tasks of the old one. Before a session carries requests,
 //! the driver asks the logical unit for its identity and size; it asks again when the unit reports a change. A unit with
-//! another identity counts as gone: no request is sent to it any more. A unit that has grown counts as the same and keeps
-//! its old size. A unit without an identifier (no VPD page 0x83 or 0x80) that is open for writing counts as gone when any
-//! session is lost. A command that is late (`io_timeout`) is aborted (ABORT TASK). If that does not help, the logical unit
+//! another identity counts as gone: no request is sent to it any more. A unit that has grown counts as the same. It keeps its
+//! old size until [`Space::resize`] adopts the new one; a smaller unit counts as gone. A unit without an identifier (no VPD
+//! page 0x83 or 0x80) that is open for writing counts as gone when any session is lost. A command that is late (`io_timeout`) is aborted (ABORT TASK). If that does not help, the logical unit
 //! is reset, then the target (warm); then all sessions are made anew. A unit that does not answer even then is offline until
 //! a new session reads its identity and size.
 //! [`Iscsi::execute`] sends passthrough commands, for example persistent reservations.
-//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no discovery by iSNS. The size
-//! is read once, when the disk is opened.
+//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no discovery by iSNS.
 //! Source: RFC 7143; the URL of libiscsi; drivers/scsi/libiscsi.c of Linux 6.19 (recovery, no-ops).
 //! Since: 0.1.
 
@@ -66,10 +65,11 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::driver::scsi::{Checked, NotifyFn, RawAnswer, RawCommand, ScsiDepth, ScsiUnit};
+use crate::driver::space::Space;
 use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use attach::{Unit, attach, identify, is_ready};
+use attach::{Unit, attach, check_size, identify, is_ready};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
@@ -124,7 +124,8 @@ pub struct Iscsi {
 struct Shared {
     target: IscsiTarget,
     initiator: Initiator,
-    unit: Unit,
+    /// As it was opened, or its size was adopted.
+    unit: parking_lot::RwLock<Unit>,
     queues: PerHctx<Queue>,
     regions: Arc<Regions>,
     watch: Arc<Watch>,
@@ -159,8 +160,8 @@ impl Shared {
         let wanted = self.initiator.wanted(&self.target, Some(&self.target.name), number)?;
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
         let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
-        if !self.unit.is_still(&unit) {
-            return Err(self.is_another(&self.unit.change_to(&unit)));
+        if let Some(how) = self.change_to(&unit) {
+            return Err(self.is_another(&how));
         }
         // The unit is back, and no old session is left; see `wants`.
         if self.is_path {
@@ -209,7 +210,7 @@ impl Shared {
             .as_ref()
             .is_none_or(|a| a.group.state.takes_requests() && a.group.state != alua::AccessState::Transitioning);
         let ready = self.is_still_there(&mut line);
-        let ready = if serves { ready.and_then(|()| is_ready(&mut line, self.target.lun)) } else { ready };
+        let ready = ready.and_then(|_| if serves { is_ready(&mut line, self.target.lun) } else { Ok(()) });
         line.log_out();
         Ok(Checked { access, ready: ready.map_err(|e| e.within(&self.target.to_string())) })
     }
@@ -227,14 +228,36 @@ impl Shared {
         dial_within(limit, &self.target.portal, &wanted, stop)
     }
 
-    fn is_still_there(&self, line: &mut Line<'_>) -> Result<()> {
+    /// Reads identity and size of the unit, and refuses another unit.
+    fn is_still_there(&self, line: &mut Line<'_>) -> Result<Unit> {
         let (unit, _) = identify(line, self.target.lun)?;
-        if !self.unit.is_still(&unit) {
+        if let Some(how) = self.change_to(&unit) {
             // The sessions of the requests may not know it yet.
             self.changes.note();
-            return Err(Error::new(ErrorKind::Denied, format!("it {}", self.unit.change_to(&unit))));
+            return Err(Error::new(ErrorKind::Denied, format!("it {how}")));
         }
-        Ok(())
+        Ok(unit)
+    }
+
+    /// Returns how `now` differs, if it is not the same unit.
+    fn change_to(&self, now: &Unit) -> Option<String> {
+        let unit = self.unit.read();
+        (!unit.is_still(now)).then(|| unit.change_to(now))
+    }
+
+    /// Reads the size of the unit in a session of its own. From then on, a smaller unit is another one. Returns its blocks.
+    fn measure(&self) -> Result<u64> {
+        if self.is_nameless {
+            let text = "it has no identity (VPD page 0x83 or 0x80) to verify: it keeps its size";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let _alone = self.alone_to_check(LOGIN_TIME)?;
+        let mut line = self.dial_to_check(LOGIN_TIME, self.watch.over())?;
+        let unit = self.is_still_there(&mut line)?;
+        line.log_out();
+        check_size(self.target.lun, &unit)?;
+        self.unit.write().blocks = unit.blocks;
+        Ok(unit.blocks)
     }
 
     /// Forgets a reset: no thread waits for its outcome any more.
@@ -353,7 +376,7 @@ impl Iscsi {
         let shared = Arc::new(Shared {
             target: target_of,
             initiator,
-            unit,
+            unit: parking_lot::RwLock::new(unit),
             queues,
             regions,
             watch,
@@ -398,7 +421,7 @@ impl Iscsi {
 
     /// Returns the logical unit's identity as text for people.
     pub fn identity(&self) -> String {
-        self.shared.unit.identity.to_string()
+        self.shared.unit.read().identity.to_string()
     }
 
     /// Handles what the unit has reported about itself. Requests that are sent after this call take the report into account.
@@ -616,12 +639,30 @@ impl HostDriver for Iscsi {
         self
     }
 
+    fn space(&self) -> &dyn Space {
+        self
+    }
+
     fn path(&self) -> &dyn DevicePath {
         self
     }
 
     fn issuer(&self) -> &dyn Issuer {
         self
+    }
+}
+
+impl Space for Iscsi {
+    fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
+        if bytes.is_some() {
+            let text = "cannot resize a logical unit to a given size: resize it at its target, then leave the size out";
+            return Some(Err(Error::usage(text)));
+        }
+        let blocks = self.shared.measure().map_err(|e| e.within(&self.shared.target.to_string()));
+        Some(blocks.map(|blocks| {
+            self.disk.set_blocks(blocks);
+            self.disk.capacity()
+        }))
     }
 }
 
@@ -685,7 +726,7 @@ impl DevicePath for Iscsi {
 
     /// Empty: the unit does not report an identity.
     fn identity(&self) -> Option<String> {
-        Some(self.shared.unit.identity.in_full())
+        Some(self.shared.unit.read().identity.in_full())
     }
 
     /// Sends TEST UNIT READY in a session of its own.

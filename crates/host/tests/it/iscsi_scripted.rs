@@ -5,6 +5,7 @@
 use crate::common;
 
 use blk::bio::{Bio, Op, OpFlags};
+use blk::driver::Driver;
 use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use common::scripted::{BUSY, CHECK_CONDITION, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
@@ -14,6 +15,7 @@ use host::driver::HostDriver;
 use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
 use host::driver::multipath::{self, Multipath};
+use host::error::ErrorKind;
 use host::mem::{BufferPool, Regions};
 use host::target::Needs;
 use sim::rng::Rng;
@@ -486,6 +488,43 @@ fn grown_disk_is_the_same_and_shrunk_disk_is_not() {
     target.unit.lock().unwrap().blocks /= 4;
     target.cut();
     is_gone(&mut fixture, &driver);
+}
+
+#[test]
+fn a_new_size_is_adopted_on_request_and_then_kept() {
+    let target = Scripted::new(|_, _| false);
+    let (mut fixture, driver) = fixture(&target, true, "1");
+    let (before, doubled) = (driver.capacity(), Sector(driver.capacity().0 * 2));
+    let resize = |bytes| driver.space().resize(bytes, false).unwrap();
+    assert_eq!(resize(None).unwrap(), before);
+    target.unit.lock().unwrap().blocks *= 2;
+    assert_eq!(resize(Some(1 << 20)).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!(driver.capacity(), before);
+    assert_eq!((resize(None).unwrap(), driver.capacity()), (doubled, doubled));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    // The size before is another disk's now.
+    target.unit.lock().unwrap().blocks /= 2;
+    assert_eq!(resize(None).unwrap_err().kind(), ErrorKind::Denied);
+    target.cut();
+    is_gone(&mut fixture, &driver);
+}
+
+#[test]
+fn a_multipath_disk_grows_once_all_paths_have() {
+    let targets = [Scripted::new(|_, _| false), Scripted::new(|_, _| false)];
+    let [one, two] = targets.each_ref().map(|target| target.url("?sessions=1"));
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
+    let parsed = multipath::parse(&format!(":{one}+{two}")).unwrap();
+    let paths = parsed.paths_to_open(&needs, &Arc::new(Regions::new())).unwrap();
+    let disk = Multipath::open(parsed.options.clone(), paths).unwrap().0;
+    let (before, doubled) = (disk.capacity(), Sector(disk.capacity().0 * 2));
+    let resize = || disk.space().resize(None, false).unwrap();
+    targets[0].unit.lock().unwrap().blocks *= 2;
+    let e = resize().unwrap_err().to_string();
+    assert!(e.contains("the disk keeps its size; try again when all paths have the same"), "{e}");
+    assert_eq!(disk.capacity(), before);
+    targets[1].unit.lock().unwrap().blocks *= 2;
+    assert_eq!((resize().unwrap(), disk.capacity()), (doubled, doubled));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Whether `now` is still the same unit for its user. It may have grown; then only the old size is used.
+    /// Whether `now` is still the same unit for its user. It may have grown; the old size is used until the new one is adopted.
     pub(super) fn is_still(&self, now: &Unit) -> bool {
         self.identity == now.identity && self.block_size == now.block_size && self.blocks <= now.blocks
     }
@@ -158,15 +158,20 @@ pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptio
     settled(line, lun, |line| attach_once(line, lun))
 }
 
+/// Checks that the unit is not too large.
+pub(super) fn check_size(lun: LunId, unit: &Unit) -> Result<()> {
+    let fits = unit.blocks.checked_mul(u64::from(unit.block_size)).is_some_and(|bytes| bytes <= i64::MAX as u64);
+    let why = || refused(lun, &format!("has {} blocks: must be at most 2^63 bytes", unit.blocks));
+    if fits { Ok(()) } else { Err(why()) }
+}
+
 fn attach_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     let (unit, capacity) = identify_once(line, lun)?;
     let block = capacity.block_size;
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(refused(lun, &format!("has blocks of {block} bytes: must be a power of two, 512..=65536")));
     }
-    if capacity.blocks.checked_mul(u64::from(block)).is_none_or(|bytes| bytes > i64::MAX as u64) {
-        return Err(refused(lun, &format!("has {} blocks: must be at most 2^63 bytes", capacity.blocks)));
-    }
+    check_size(lun, &unit)?;
     let supported = may(line, lun, &Cdb::inquiry(Some(vpd::SUPPORTED_PAGES), ALLOCATION))?;
     let mut page = |code: u8| {
         if has_page(&supported, code) { may(line, lun, &Cdb::inquiry(Some(code), ALLOCATION)) } else { Ok(Vec::new()) }

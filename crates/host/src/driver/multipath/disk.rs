@@ -15,6 +15,7 @@ use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath, PathCommand};
 use crate::driver::path_log::PathMessage;
 use crate::driver::per_hctx::PerHctx;
+use crate::driver::space::Space;
 use crate::driver::topology::Topology;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -418,8 +419,18 @@ impl HostDriver for Multipath {
         self.core.inners().filter_map(|(_, d)| d.is_direct()).reduce(|all, is| all && is)
     }
 
+    fn space(&self) -> &dyn Space {
+        self
+    }
+
     fn path(&self) -> &dyn DevicePath {
         self
+    }
+}
+
+impl Space for Multipath {
+    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+        self.core.resize(bytes, shrink)
     }
 }
 

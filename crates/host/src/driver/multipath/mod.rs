@@ -23,6 +23,7 @@ mod options;
 mod path;
 mod prio;
 mod probe;
+mod resize;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
 mod hctx_waits;
 mod settle;

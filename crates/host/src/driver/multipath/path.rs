@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a path whose driver is missing, was not started, or leads to another disk carries no requests. It fails each
 //! with a path error, so that another path retries it. A driver is admitted only if its size, blocks, limits and identity
-//! match the disk's.
+//! match the disk's. Its size may be larger if it has an identity.
 //! A disk starts if one of its paths does.
 //! Does not check whether the path works (`check`), and does not decide when it is reinstated (`watch`).
 
@@ -40,7 +40,9 @@ impl Common {
         if its.identity != self.identity {
             return Err(format!("it is {}, the disk is {}: it leads to another disk", name(&its), name(self)));
         }
-        if its.capacity != self.capacity {
+        // One that has grown has its identity still; only the disk's size is used.
+        let has_grown = self.identity.is_some() && its.capacity > self.capacity;
+        if its.capacity != self.capacity && !has_grown {
             let (its, ours) = (its.capacity.0, self.capacity.0);
             return Err(format!("it has {its} sectors, the disk has {ours}: it leads to another disk"));
         }
@@ -88,7 +90,7 @@ pub(super) struct PathDriver {
     pub(super) number: usize,
     pub(super) name: String,
     inner: OnceLock<Arc<dyn HostDriver>>,
-    common: Common,
+    common: Mutex<Common>,
     /// Whether the path may carry requests.
     usable: AtomicBool,
     started: Mutex<Option<(u16, u32)>>,
@@ -115,7 +117,7 @@ impl PathDriver {
             number,
             name,
             inner: place,
-            common,
+            common: Mutex::new(common),
             usable,
             started,
             hctx_waits,
@@ -128,6 +130,11 @@ impl PathDriver {
     #[inline]
     pub(super) fn inner(&self) -> Option<&Arc<dyn HostDriver>> {
         self.inner.get()
+    }
+
+    /// Takes over the size of a disk that has grown.
+    pub(super) fn set_capacity(&self, capacity: Sector) {
+        self.common.lock().capacity = capacity;
     }
 
     #[inline]
@@ -167,7 +174,7 @@ impl PathDriver {
     /// Why the path cannot be started.
     pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
         if let Some(driver) = driver {
-            self.common.admit(driver.as_ref())?;
+            self.common.lock().admit(driver.as_ref())?;
             let _ = self.inner.set(driver);
         }
         let started = self.started.lock();
@@ -203,11 +210,11 @@ impl Driver for PathDriver {
     }
 
     fn limits(&self) -> Limits {
-        self.inner().map_or(self.common.limits, |d| d.limits())
+        self.inner().map_or_else(|| self.common.lock().limits, |d| d.limits())
     }
 
     fn capacity(&self) -> Sector {
-        self.inner().map_or(self.common.capacity, |d| d.capacity())
+        self.inner().map_or_else(|| self.common.lock().capacity, |d| d.capacity())
     }
 
     /// A path that cannot be started is disabled, and its disk starts without it.
