@@ -43,17 +43,20 @@ impl<L: Lock> Env<L> {
     /// Completes the requests that the driver put into the completions. Returns how many they were.
     #[inline(always)] // Once per poll, which is one request at a depth of one.
     pub(crate) fn take_polled(&self, local: &mut Local, hctx: usize, now: Instant) -> usize {
+        let n = local.completions.items.len();
+        if n > 0 && self.holds_on_enospc() {
+            self.hold_for_space(local, hctx);
+        }
         if !local.completions.requeues.is_empty() {
             self.take_requeues(local, hctx, now);
         }
-        let n = local.completions.items.len();
-        if n == 0 {
-            return 0;
+        if local.completions.items.is_empty() {
+            return n;
         }
         if let [ended] = local.completions.items[..] {
             local.completions.items.clear();
             self.complete_one(local, hctx, ended, now);
-            return 1;
+            return n;
         }
         let mut items = core::mem::take(&mut local.completions.items);
         self.complete_batch(local, hctx, &items, now);

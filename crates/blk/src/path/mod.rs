@@ -14,11 +14,13 @@
 //! Up:
 //! - [`complete`]: handles the completions that a poll of the driver returns: completes requests and bios, frees tags,
 //!   runs waiting hardware queues.
+//! - [`enospc`]: writes that wait for space.
 //! - [`requeue`]: requests that the driver returned to be issued again.
 //! - [`timeout`]: requests that the driver has had for too long.
 
 pub(crate) mod complete;
 pub(crate) mod dispatch;
+mod enospc;
 pub(crate) mod flush;
 pub(crate) mod merge;
 pub(crate) mod plug;

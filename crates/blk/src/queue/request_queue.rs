@@ -52,6 +52,7 @@ pub(crate) struct LiveSettings {
     pub(crate) rq_affinity: AtomicU8,
     pub(crate) io_timeout_ms: AtomicU32,
     pub(crate) iostats: AtomicBool,
+    pub(crate) hold_on_enospc: AtomicBool,
 }
 
 /// Number of disks made so far, modulo 2^16: two disks have the same number only if 65 535 others were made in between.
@@ -86,6 +87,7 @@ pub struct RequestQueue<L: Lock> {
     /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
     device_busy: AtomicBool,
     pub(crate) flush_latch: FlushLatch,
+    pub(crate) held_on_enospc: AtomicU64,
     /// The hctx that is first in the round robin over hctxs with pending runs.
     pub(crate) first_to_run: AtomicU32,
     io_ticks_ns: AtomicU64,
@@ -149,6 +151,7 @@ impl<L: Lock> RequestQueue<L> {
             delayed: FirstDue::new(),
             device_busy: AtomicBool::new(false),
             flush_latch: FlushLatch::new(),
+            held_on_enospc: AtomicU64::new(0),
             first_to_run: AtomicU32::new(0),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),

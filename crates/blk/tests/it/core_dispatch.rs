@@ -463,6 +463,40 @@ fn delayed_requeue_is_issued_when_due_and_holds_up_a_freeze() {
     }
 }
 
+/// Writes are issued again once a second, as long as that is set. Other operations fail.
+#[test]
+fn a_write_that_finds_no_space_is_held() {
+    for c in requeue_configs() {
+        let name = format!("{} {:?}", c.mode, c.scheduler);
+        let mut harness = Harness::new(34, manual(), c, &[0]);
+        harness.q.set_hold_on_enospc(true);
+        harness.disk.script(vec![Answer::Fail(BlkStatus::NoSpc); 4]);
+        harness.submit(0, Bio { op: Op::Write, ..read(0) });
+        for held in 1..=2 {
+            harness.disk.release_all();
+            harness.poll(0);
+            assert_eq!((harness.take_done(0).len(), harness.q.held_on_enospc()), (0, held), "{name}");
+            harness.now += 1000 * MS - 1;
+            harness.poll(0);
+            assert_eq!(harness.disk.in_flight(), 0, "{name}: too early");
+            harness.now += 1;
+            harness.poll(0);
+            assert_eq!(sectors(&harness), vec![0; 1 + held as usize], "{name}");
+        }
+        harness.q.set_hold_on_enospc(false);
+        harness.disk.release_all();
+        harness.poll(0);
+        assert_eq!(harness.take_done(0)[0].status, BlkStatus::NoSpc, "{name}");
+        harness.q.set_hold_on_enospc(true);
+        harness.submit(0, read(1));
+        harness.disk.release_all();
+        harness.poll(0);
+        assert_eq!(harness.take_done(0)[0].status, BlkStatus::NoSpc, "{name}: a read");
+        assert_eq!(harness.q.held_on_enospc(), 2);
+        harness.check_idle();
+    }
+}
+
 #[test]
 fn steps_of_a_flush_and_reserved_requests_may_be_given_back() {
     for scheduler in ["none", "mq-deadline", "kyber"] {

@@ -236,15 +236,6 @@ impl Space for File {
     fn prefetch(&self, sector: Sector, nr_sectors: u64) {
         survey::prefetch(&self.opened, sector, nr_sectors);
     }
-
-    fn set_hold_on_enospc(&self, hold: bool) -> bool {
-        self.opened.set_hold_on_enospc(hold);
-        true
-    }
-
-    fn held_on_enospc(&self) -> u64 {
-        self.opened.held()
-    }
 }
 
 impl DevicePath for File {

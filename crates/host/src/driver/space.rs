@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which parts of a disk are allocated, its size, and what happens when space runs out.
+//! Which parts of a disk are allocated, and its size.
 
 use crate::error::{Error, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
@@ -76,14 +76,4 @@ pub trait Space {
 
     /// Announces that the range, or as much of it as is reasonable, will be read soon. May wait, as [`Space::survey`].
     fn prefetch(&self, _sector: Sector, _nr_sectors: u64) {}
-
-    /// Sets whether writes that fail for lack of space are retried once a second. Returns false if the driver has no such mode.
-    fn set_hold_on_enospc(&self, _hold: bool) -> bool {
-        false
-    }
-
-    /// Returns how often a write was held for a retry because there was no space.
-    fn held_on_enospc(&self) -> u64 {
-        0
-    }
 }

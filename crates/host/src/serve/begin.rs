@@ -109,12 +109,7 @@ impl OpenDisk {
                 open(Parts::Striped(Arc::new(map), drivers))?
             }
         };
-        if plan.on_enospc == OnEnospc::Stop
-            && let Some(target) = served.set_hold_on_enospc(true).first().map(|i| &plan.targets[*i])
-        {
-            let text = format!("on_enospc=stop: target '{}' cannot run out of space; leave it out", target.text);
-            return Err(Error::usage(text));
-        }
+        served.set_hold_on_enospc(plan.on_enospc == OnEnospc::Stop);
         let closing = Closing(Mutex::new(Some(served.keep(locks))));
         Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing }, warnings))
     }

@@ -228,9 +228,9 @@ impl ServedDisk {
         members::hctx_stats(&self.members)
     }
 
-    /// Returns the sum of [`Space::held_on_enospc`](crate::driver::Space::held_on_enospc) over all targets.
+    /// Returns how often a write was held because there was no space, over all targets.
     pub fn held_on_enospc(&self) -> u64 {
-        self.members.iter().map(|m| m.driver.space().held_on_enospc()).sum()
+        self.members.iter().map(|m| m.queue.held_on_enospc()).sum()
     }
 
     /// Returns the sum of [`DevicePath::connections`](crate::driver::DevicePath::connections) over all targets; `None` if no target has
@@ -285,18 +285,16 @@ impl ServedDisk {
         // Relaxed: changed by one thread at a time, which changes the daemon.
         let holds = self.holds_on_enospc.load(Ordering::Relaxed);
         let give_up_one = |m: &Member| {
-            let gives_up = m.driver.path().set_give_up(give_up);
-            gives_up | (holds && m.driver.space().set_hold_on_enospc(!give_up))
+            m.queue.set_hold_on_enospc(holds && !give_up);
+            m.driver.path().set_give_up(give_up) | holds
         };
         self.members.iter().map(give_up_one).fold(true, |all, one| all & one)
     }
 
-    /// As [`Space::set_hold_on_enospc`](crate::driver::Space::set_hold_on_enospc), for each target. Returns the numbers of the targets
-    /// that have no such mode.
-    pub fn set_hold_on_enospc(&self, hold: bool) -> Vec<usize> {
+    /// Sets whether writes that fail for lack of space are issued again once a second, on all targets.
+    pub fn set_hold_on_enospc(&self, hold: bool) {
         self.holds_on_enospc.store(hold, Ordering::Relaxed);
-        let without = |(i, m): (usize, &Member)| (!m.driver.space().set_hold_on_enospc(hold)).then_some(i);
-        self.members.iter().enumerate().filter_map(without).collect()
+        self.members.iter().for_each(|m| m.queue.set_hold_on_enospc(hold));
     }
 
     /// Makes an entry to the disk for the IOThread with this number.

@@ -279,7 +279,7 @@ fn held_writes_end_by_force(aio: Aio) {
     }
     let changes = daemon.change(plan(&[], &[]), true).unwrap();
     // Otherwise, if an assertion fails, the end of the daemon would wait.
-    daemon.open_disks_now().iter().for_each(|d| drop(d.set_hold_on_enospc(false)));
+    daemon.open_disks_now().iter().for_each(|d| d.set_hold_on_enospc(false));
     assert!(changes.failed.is_empty(), "{:?}", changes.failed);
     assert!(changes.done.iter().any(|line| line == "ended export 'first'"), "{:?}", changes.done);
     client.kill().unwrap();

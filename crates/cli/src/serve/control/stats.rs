@@ -98,7 +98,7 @@ fn member(target: &str, member: &Member) -> Value {
     let mut out = of_stats(&member.queue.stats());
     out["target"] = json!(target);
     out["hctx"] = member.queue.hctx_stats().iter().map(hctx).collect();
-    out["held_on_enospc"] = json!(member.driver.space().held_on_enospc());
+    out["held_on_enospc"] = json!(member.queue.held_on_enospc());
     out
 }
 

@@ -17,7 +17,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How a file is used.
@@ -102,10 +102,6 @@ pub(super) struct Opened {
     pub(super) identity: String,
     /// A range that keeps its space can be zeroed without writing all of it, or zeroing is refused.
     pub(super) zeroes_are_cheap: bool,
-    /// Writes that fail for lack of space are retried.
-    hold_on_enospc: AtomicBool,
-    /// Number of writes that were held for a retry.
-    held: AtomicU64,
 }
 
 /// Smallest logical block.
@@ -176,8 +172,6 @@ impl Opened {
             is_device,
             identity,
             zeroes_are_cheap,
-            hold_on_enospc: AtomicBool::new(false),
-            held: AtomicU64::new(0),
         };
         Ok((opened, warnings))
     }
@@ -219,22 +213,6 @@ impl Opened {
         check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
         self.capacity.store(sectors, Ordering::Relaxed);
         Ok(Sector(sectors))
-    }
-
-    pub(super) fn set_hold_on_enospc(&self, hold: bool) {
-        self.hold_on_enospc.store(hold, Ordering::Relaxed);
-    }
-
-    /// Returns whether a write that failed for lack of space must be retried, and counts it if so.
-    #[cold]
-    pub(super) fn holds(&self) -> bool {
-        let hold = self.hold_on_enospc.load(Ordering::Relaxed);
-        self.held.fetch_add(u64::from(hold), Ordering::Relaxed);
-        hold
-    }
-
-    pub(super) fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
     }
 
     pub(super) fn borrow(&self) -> BorrowedFd<'_> {

@@ -109,7 +109,7 @@ impl Kernel for Threads {
                 && let Some((index, result)) = access.take_result()
             {
                 found = true;
-                if requests.complete(index, result, done, &self.file) {
+                if requests.complete(index, result, done) {
                     access.add(Job::Request { index, op: *requests.next(index) });
                 }
             }

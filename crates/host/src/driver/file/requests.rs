@@ -15,15 +15,12 @@ use blk::driver::readahead::{Range, ReadAhead};
 use blk::driver::{Completions, InFlight, RqRef};
 use blk::id::SECTOR_SHIFT;
 use blk::status::BlkStatus;
-use blk::time::Duration;
 use libc::iovec;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 
 /// Maximum number of pieces of one request: the driver's `max_segments`.
 pub(super) const MAX_PIECES: usize = 128;
-/// Time before the retry of a write that failed for lack of space, if such writes are held.
-const NO_SPACE_DELAY: Duration = Duration::from_ms(1000);
 
 /// See the module's text.
 pub(super) struct Requests {
@@ -152,17 +149,13 @@ impl Requests {
     /// Takes the kernel's result (bytes, or a negative errno) of a request's operation. Returns whether the request has another one.
     /// Otherwise it has ended, and is in `done`, which has room for it.
     #[inline(always)] // Once per completion, from one place of each engine.
-    pub(super) fn complete(&mut self, index: usize, result: i32, done: &mut Completions, file: &Opened) -> bool {
+    pub(super) fn complete(&mut self, index: usize, result: i32, done: &mut Completions) -> bool {
         let slot = &mut self.slots[index];
         assert!(slot.rq.is_some(), "completion for tag {index}, which is not in flight");
         let Outcome::Done(status) = slot.answer(result) else { return true };
         let rq = slot.rq.take().expect("checked above");
         self.in_flight -= 1;
-        if status == BlkStatus::NoSpc && slot.is_write() && file.holds() {
-            done.requeue(rq, Some(NO_SPACE_DELAY));
-        } else {
-            done.push(rq, status);
-        }
+        done.push(rq, status);
         false
     }
 

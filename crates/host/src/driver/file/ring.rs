@@ -308,7 +308,7 @@ impl Kernel for Uring {
                 woke = true;
             } else if cqe.user_data() != READ_AHEAD {
                 let index = cqe.user_data() as usize;
-                if state.requests.complete(index, cqe.result(), done, &self.file) {
+                if state.requests.complete(index, cqe.result(), done) {
                     state.push(&mut sq, index, self.zeroes.base());
                 }
             }

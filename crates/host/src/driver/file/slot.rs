@@ -93,15 +93,6 @@ impl Slot {
             .then_some((Sector(self.op.offset >> SECTOR_SHIFT), (self.op.left >> SECTOR_SHIFT) as u32))
     }
 
-    /// Whether the step writes data and may be repeated. A failed flush must not be repeated: it would succeed without the
-    /// data.
-    pub(super) fn is_write(&self) -> bool {
-        matches!(
-            self.op.step,
-            Step::Write { .. } | Step::ZeroHole { .. } | Step::ZeroRange { .. } | Step::WriteZeroBuffer
-        )
-    }
-
     /// Handles the kernel's answer (bytes, or a negative errno) to the last entry.
     pub(super) fn answer(&mut self, result: i32) -> Outcome {
         if result < 0 {
