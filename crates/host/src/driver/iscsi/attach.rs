@@ -45,7 +45,7 @@ impl Unit {
     pub(super) fn change_to(&self, now: &Unit) -> String {
         match self.identity.difference(&now.identity) {
             [Some(was), Some(is)] => format!("was {was} and is {is}"),
-            [Some(was), None] => format!("was {was} and does not report it any more"),
+            [Some(was), None] => format!("was {was} and now reports no such identifier"),
             [None, Some(is)] => format!("is {is}, which it did not report before"),
             [None, None] => format!("was {self} and is {now}"),
         }
@@ -264,7 +264,7 @@ mod tests {
         };
         let (a, b, none) = (of(Some("A"), 8), of(Some("B"), 8), of(None, 8));
         assert_eq!(a.change_to(&b), "was serial A and is serial B");
-        assert_eq!(a.change_to(&none), "was serial A and does not report it any more");
+        assert_eq!(a.change_to(&none), "was serial A and now reports no such identifier");
         assert_eq!(none.change_to(&a), "is serial A, which it did not report before");
         assert_eq!(
             a.change_to(&of(Some("A"), 4)),

@@ -46,7 +46,7 @@ impl Core {
         if !path.driver.is_usable() {
             let text = format!("path '{name}' is not open yet: it is tried again, and used once its check passes");
             if was_held {
-                path.driver.set_trouble(Some("is tried again after it was failed by hand".to_owned()));
+                path.driver.set_trouble(Some("was reinstated by hand but is not open yet; it is retried".to_owned()));
             }
             return Err(Error::new(ErrorKind::Io, text));
         }

@@ -53,8 +53,8 @@ impl fmt::Display for Violation {
         match self {
             Violation::Magic(magic) => write!(f, "a reply that begins with {magic:#010x}"),
             Violation::Cookie(cookie) => write!(f, "a reply to request {cookie:#x}, which is not outstanding"),
-            Violation::Chunk(kind) => write!(f, "an unsolicited chunk of kind {kind}"),
-            Violation::Length(bytes) => write!(f, "a chunk of {bytes} bytes, which does not fit its kind"),
+            Violation::Chunk(kind) => write!(f, "an unsolicited chunk of type {kind}"),
+            Violation::Length(bytes) => write!(f, "a chunk of {bytes} bytes, a length that its type does not allow"),
             Violation::Range => f.write_str("data outside of the read, or repeated"),
             Violation::Missing => f.write_str("the end of a read without all of its data"),
             Violation::Simple => f.write_str("a simple reply to a read, with structured replies agreed on"),

@@ -73,11 +73,11 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum BadChain {
-    #[error("a request has {bytes} bytes for the device to read: must be at least 16, the header")]
+    #[error("a request has {bytes} device-readable bytes: must be at least 16, the header")]
     ShortHeader { bytes: u64 },
     #[error("a request without a byte for its status")]
     NoStatus,
-    #[error("a descriptor to read comes after one to write")]
+    #[error("a device-readable descriptor follows a device-writable one")]
     Order,
     #[error("the address {addr:#x} of a request is not in the guest's memory")]
     Outside { addr: u64 },
