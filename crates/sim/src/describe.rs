@@ -142,7 +142,7 @@ fn empty_requests(l: &Limits) -> String {
 fn device(s: &Service) -> String {
     match s {
         Service::Any { max_ns } => {
-            format!("each request any time up to {}, one in 16 up to 50 times that", time(*max_ns))
+            format!("each request takes a random time of up to {}, one in 16 up to 50 times that", time(*max_ns))
         }
         Service::Ideal { ns } => format!("each request {}", time(*ns)),
         Service::Ssd { units, read_ns, write_ns } => {

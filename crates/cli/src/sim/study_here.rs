@@ -125,7 +125,7 @@ pub(super) fn text(here: &HostResults, study: Study) -> String {
         let percent = 100.0 * APART;
         let _ = writeln!(
             out,
-            "runs of a point are more than {percent:.0} % apart: other programs used the CPUs, so the errors mean \
+            "runs of the same point differ by more than {percent:.0} %: other programs used the CPUs, so the errors mean \
              little; repeat when the machine is idle"
         );
     }

@@ -159,7 +159,7 @@ fn what_cannot_be_is_refused_before_anything_is_touched() {
     );
     refused(
         &["j.fio", "--job-set", "hot_size=1k", "--target", "null:size=9m"],
-        &["hot_size=", "both parts must have some"],
+        &["hot_size=", "neither the hot part nor the rest may be empty"],
     );
     refused(&["j.fio", "--job-set", "iodepth=4"], &["--job-set: iodepth=4: has no effect with workload=oltp"]);
     dir.mqblk(&["serve", "stripe:null+null"]).exits(2).says(&["several devices and not one"]);

@@ -47,7 +47,7 @@ const fn part(name: &'static str, means: &'static str) -> Part {
 
 /// The parts, in the order a transaction meets them.
 pub const PARTS: [Part; 9] = [
-    part("computing", "the database computes; it slows down the more of its users run at once"),
+    part("computing", "the database computes; more users at once slow it down"),
     part("lock", "spinning for a database lock, and holding it; one user at a time"),
     part("CPU wait", "ready to compute, but others use the vCPU or the host's cores"),
     part("guest", "in the guest's block layer, and from the interrupt back to the database"),

@@ -71,8 +71,10 @@ impl Plan {
         }
         let (some, rest) = (oltp.hot_pct > 0, oltp.hot_pct < 100);
         if (some && hot_blocks == 0) || (rest && hot_blocks >= blocks) {
-            let rule =
-                format!("is {hot_blocks} of {blocks} blocks: with hot_pct={} both parts must have some", oltp.hot_pct);
+            let rule = format!(
+                "is {hot_blocks} of {blocks} blocks: with hot_pct={} neither the hot part nor the rest may be empty",
+                oltp.hot_pct
+            );
             let value = format!("{:?}", oltp.hot_size);
             return refuse("hot_size", &value, rule, "change hot_size, or give a larger target");
         }

@@ -403,7 +403,7 @@ fn what_does_not_fit_its_target_is_refused_with_a_remedy() {
         Oltp::new(&job, id, MIB, redo).expect_err("refused").to_string()
     };
     let hot = refused(&|_, o| (o.hot_pct, o.hot_size) = (60, Extent::Bytes(100)), Some(MIB));
-    assert!(hot.starts_with("hot_size=Bytes(100): is 0 of 256 blocks: with hot_pct=60 both parts"), "{hot}");
+    assert!(hot.starts_with("hot_size=Bytes(100): is 0 of 256 blocks: with hot_pct=60 neither"), "{hot}");
     let log = refused(&|_, o| o.redo_bytes = 8192, Some(4096));
     assert!(log.starts_with("redo_size=4096: the redo log of an instance must hold a record of 8192 bytes"), "{log}");
     let many = refused(&|j, o| (j.numjobs, o.redo_size) = (3, Some(Extent::Percent(50))), None);

@@ -191,7 +191,7 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
     }
     if here.is_apart() {
         let text = format!(
-            "runs of a point on this host are more than {:.0} % apart: other programs used the CPUs",
+            "runs of the same point on this host differ by more than {:.0} %: other programs used the CPUs",
             100.0 * APART
         );
         add(text, "deviations from the simulation mean little; repeat when the machine is idle");
