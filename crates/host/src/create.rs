@@ -132,7 +132,7 @@ fn device_size(path: &Path) -> Result<u64> {
 fn check_free(path: &Path, need: u64) -> Result<()> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = CString::new(dir.as_os_str().as_bytes())
-        .map_err(|_| Error::usage(format!("'{}': a path has no zero byte", path.display())))?;
+        .map_err(|_| Error::usage(format!("'{}': a path must not contain a zero byte", path.display())))?;
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: `name` is a C string, `stat` a writable statvfs.
     let ret = unsafe { libc::statvfs(name.as_ptr(), stat.as_mut_ptr()) };

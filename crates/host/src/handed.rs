@@ -105,7 +105,7 @@ fn adopt(number: RawFd, name: String) -> Result<Socket, String> {
 fn listens_at(fd: &OwnedFd) -> Result<At, String> {
     let stream = sockopt::socket_type(fd).map_err(|_| "is no socket".to_owned())? == rustix::net::SocketType::STREAM;
     if !stream || !sockopt::socket_acceptconn(fd).unwrap_or(false) {
-        return Err("is no socket that listens for streams; use ListenStream= with Accept=no".to_owned());
+        return Err("is not a listening stream socket; use ListenStream= with Accept=no".to_owned());
     }
     let address = rustix::net::getsockname(fd).map_err(|e| e.to_string())?;
     if let Ok(ip) = SocketAddr::try_from(address.clone()) {

@@ -209,7 +209,7 @@ pub fn may_remove(path: &Path) -> bool {
 }
 
 fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::usage("--user: a name has no NUL in it"))
+    CString::new(text).map_err(|_| Error::usage("--user: a name must not contain a zero byte"))
 }
 
 /// Number and group of a user.

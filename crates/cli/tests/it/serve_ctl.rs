@@ -141,7 +141,7 @@ fn a_reload_does_what_differs_and_nothing_else() {
         }
         assert_eq!(d.json("list")["disks"][0]["scheduler"], "kyber");
         d.dir.file("serve.toml", &[DISK_A, NBD_OF_A].concat());
-        assert!(d.done(&["reload"]).starts_with("changed settings of disk 'a'; no I/O began for "));
+        assert!(d.done(&["reload"]).starts_with("changed settings of disk 'a'; new I/O was held for "));
         assert_eq!(d.json("list")["disks"][0]["scheduler"], "none");
     });
     // A client of a removed export is disconnected after its requests are answered.

@@ -153,7 +153,7 @@ fn states_of_paths_are_in_the_log_with_their_reasons() {
     assert_eq!([has("mqblk_path_active", "} 0"), has("mqblk_path_failures_total", "} 1")], [2, 2], "{page}");
     let image = dir.path("a.img");
     tgtd.admin(&format!("--op new --mode logicalunit --tid 1 --lun 1 -b {}", image.display()));
-    shows(&mut daemon, &[": reinstated", "remaining active paths: 2", "a path is left again: queueing ends"]);
+    shows(&mut daemon, &[": reinstated", "remaining active paths: 2", "a path works again: queueing ends"]);
     tgtd.admin("--op update --mode logicalunit --tid 1 --lun 1 --params scsi_id=exchanged");
     daemon.until("exchanged");
     daemon.signal("TERM");
@@ -186,7 +186,7 @@ fn paths_of_striped_disks_are_told_apart() {
     };
     assert_eq!([active("s/0", "} 1"), active("s/1", "} 0")], [2, 2], "{page}");
     ctl(&["reinstate-path", "s/1", "2"]).exits(0);
-    daemon.until("a path is left again: requests do not fail disk=s/1");
+    daemon.until("a path works again: requests no longer fail disk=s/1");
     daemon.signal("TERM");
     daemon.ends().exits(0);
 }

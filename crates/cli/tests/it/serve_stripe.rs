@@ -37,10 +37,10 @@ fn what_clients_write_lies_in_the_files_in_turn() {
     let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
     let said = started.seen().to_owned();
     assert!(
-        said.contains("each target of disk 'd' gives 8388608 bytes, whole chunks of 64k of the smallest"),
+        said.contains("disk 'd' uses 8388608 bytes of each target, the whole chunks of 64k that fit on the smallest"),
         "{said}"
     );
-    assert!(said.contains(&format!("{} bytes of them all are not used", 4096 + (1 << 20))), "{said}");
+    assert!(said.contains(&format!("{} bytes in total are not used", 4096 + (1 << 20))), "{said}");
 
     let source: Vec<u8> = (0..32u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     fs::write(dir.path("source"), &source).unwrap();

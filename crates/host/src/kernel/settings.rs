@@ -182,7 +182,7 @@ fn check(device: &KernelDevice, name: &str, value: &str, scheduler: Option<&Stri
     }
     if name == QUEUE_DEPTH {
         return Err(Error::usage(format!(
-            "{name}={value}: {disk} is no SCSI disk ({}), and only those let their tags be changed; it has {}. nr_requests can be less",
+            "{name}={value}: {disk} is no SCSI disk ({}), and only SCSI disks can change their tags; it has {}. Lower nr_requests instead",
             device.kind(),
             has(device.nr_tags().map(|n| n as usize))
         )));

@@ -39,7 +39,8 @@ impl Opened {
         if rest > 0 {
             let used = map.used_sectors() << SECTOR_SHIFT;
             let text = format!(
-                "each target of '{text}' gives {used} bytes, whole chunks of the smallest; {} bytes of them all are not used",
+                "'{text}' uses {used} bytes of each target, the whole chunks that fit on the smallest; {} bytes in total \
+                 are not used",
                 rest << SECTOR_SHIFT
             );
             warnings.push(TargetWarning::new(text));

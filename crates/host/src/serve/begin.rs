@@ -158,7 +158,8 @@ fn unused(
     let used = map.used_sectors() << SECTOR_SHIFT;
     let text = || {
         format!(
-            "each target of disk '{}' gives {used} bytes, whole chunks of {} of the smallest; {} bytes of them all are not used",
+            "disk '{}' uses {used} bytes of each target, the whole chunks of {} that fit on the smallest; {} bytes in \
+             total are not used",
             plan.name,
             stripe.chunk_text(),
             rest << SECTOR_SHIFT

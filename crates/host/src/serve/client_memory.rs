@@ -54,7 +54,7 @@ pub(super) fn take(bytes: usize) -> Result<()> {
     let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     taken.map(drop).map_err(|taken| {
         let text = format!(
-            "buffers of {bytes} bytes: clients have {taken} of {limit}; let some leave, or raise --max-client-memory"
+            "buffers of {bytes} bytes: clients have {taken} of {limit}; disconnect some, or raise --max-client-memory"
         );
         Error::new(ErrorKind::Resource, text)
     })

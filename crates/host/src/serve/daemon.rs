@@ -541,7 +541,7 @@ impl Daemon {
                 Ok(None) => changes.note(About::Disk(&name), format!("changed settings of disk '{name}'")),
                 Ok(Some(froze)) => {
                     let us = froze.as_ns() / 1000;
-                    let text = format!("changed settings of disk '{name}'; no I/O began for {us} us");
+                    let text = format!("changed settings of disk '{name}'; new I/O was held for {us} us");
                     changes.note(About::Disk(&name), text);
                 }
                 Err(e) => {

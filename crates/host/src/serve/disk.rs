@@ -397,8 +397,7 @@ impl ServedDisk {
         if shrink {
             drain(queue)?;
         }
-        let keeps =
-            || Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", driver.name())));
+        let keeps = || Err(Error::usage(format!("a disk of driver '{}' cannot be resized", driver.name())));
         let resized = driver.space().resize(bytes, shrink).unwrap_or_else(keeps);
         let resized = resized.map_err(|e| e.within(&format!("disk '{}'", self.name)));
         let resized = resized.and_then(|capacity| whole(capacity.0 << SECTOR_SHIFT).map(|()| capacity));

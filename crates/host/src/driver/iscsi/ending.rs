@@ -83,7 +83,7 @@ impl SessionEnding {
             }
             2 | 3 => {
                 let what = if event == 2 { "the connection" } else { "all connections of the session" };
-                let text = format!("the target drops {what}, to be made again after {second} s");
+                let text = format!("the target drops {what}; a new login is allowed after {second} s");
                 note(Level::Warn, &text);
                 self.wait = Duration::from_secs(second.into());
                 Err(Lost(format!("{text} (asynchronous event {event})")))

@@ -92,8 +92,8 @@ impl PathChanges {
                 about_disk(Level::Error, format!("queueing ends (no_path_retry={no_path_retry}): requests fail"));
             }
             (0, 0, false, true) => about_disk(Level::Warn, "no path is left: requests are queued again".to_owned()),
-            (0, 1.., true, _) => about_disk(Level::Info, "a path is left again: queueing ends".to_owned()),
-            (0, 1.., false, _) => about_disk(Level::Info, "a path is left again: requests do not fail".to_owned()),
+            (0, 1.., true, _) => about_disk(Level::Info, "a path works again: queueing ends".to_owned()),
+            (0, 1.., false, _) => about_disk(Level::Info, "a path works again: requests no longer fail".to_owned()),
             _ => {}
         }
         // Regrouping moves paths between groups. It is a switch only if none of the paths in use was in use before.
@@ -177,7 +177,7 @@ mod tests {
                 "no path is left: requests are queued (no_path_retry=4)",
             ],
             &["a: still failed: refused", "queueing ends (no_path_retry=4): requests fail"],
-            &["b: reinstated", "remaining active paths: 1", "a path is left again: requests do not fail"],
+            &["b: reinstated", "remaining active paths: 1", "a path works again: requests no longer fail"],
             &["a: reinstated", "remaining active paths: 2", "switch to path group #1"],
             &[],
         ];
@@ -208,7 +208,7 @@ mod tests {
             &[
                 "a: reinstated, after it has failed again: an I/O error",
                 "remaining active paths: 1",
-                "a path is left again: requests do not fail",
+                "a path works again: requests no longer fail",
             ],
         ];
         assert_eq!(told, expected);

@@ -29,7 +29,8 @@ pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 pub(super) const FEATURE_STRIPINGV2: u64 = 1 << 1;
 
 fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::usage(format!("'{text}' has a zero byte, which no name of Ceph may have")))
+    CString::new(text)
+        .map_err(|_| Error::usage(format!("'{text}' has a zero byte, which Ceph does not allow in a name")))
 }
 
 /// Returns the error for a negative errno.
@@ -62,7 +63,7 @@ impl Cluster {
         let mut handle = null_mut();
         // SAFETY: two strings that live during the call, and where the handle goes.
         let code = unsafe { (library.rados_create2)(&raw mut handle, cluster.as_ptr(), user.as_ptr(), 0) };
-        check(code, || format!("cannot become {name} of a Ceph cluster"))?;
+        check(code, || format!("cannot create a Ceph client named {name}"))?;
         let this = Cluster { library, handle };
         let path = conf.map(|p| c_string(&p.to_string_lossy())).transpose()?;
         // SAFETY: a handle that is not connected, and a string or none.
@@ -332,7 +333,7 @@ impl Image {
     pub(super) fn resize(&self, bytes: u64) -> Result<()> {
         // SAFETY: an open image, and no progress callback.
         let code = unsafe { (self.library.rbd_resize2)(self.handle, bytes, true, None, null_mut()) };
-        check(code, || format!("cannot give the RBD image {bytes} bytes"))
+        check(code, || format!("cannot resize the RBD image to {bytes} bytes"))
     }
 
     /// Returns ranges of bytes that are stored, in order, at most `most` of them, and the offset up to which they are
@@ -353,7 +354,7 @@ impl Image {
                 let known = extents.last().map_or(offset, |(at, n)| at + n);
                 Ok((extents, known))
             }
-            _ => Err(failed(code, "cannot find out what of the RBD image is stored")),
+            _ => Err(failed(code, "cannot find out which parts of the RBD image hold data")),
         }
     }
 

@@ -239,7 +239,7 @@ fn detach_stale(at: &Path) -> Result<()> {
         if !matches!(look(at), Ok(MountpointState::Stale)) {
             return Ok(());
         }
-        let ctx = || format!("cannot detach the mount of a daemon that was killed from '{}'", at.display());
+        let ctx = || format!("cannot detach from '{}' the mount of a daemon that was killed", at.display());
         match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::PERM) if unmount_by_helper(at) => {}

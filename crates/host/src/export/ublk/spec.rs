@@ -51,7 +51,7 @@ impl ExportSpec for UblkPlan {
             report("queue_depth", format!("queue_depth={depth}: must be 1..={UBLK_DEPTH_MAX}"));
         }
         if self.recovery && self.id.is_none() {
-            let text = "recovery=true: needs id=N, for a daemon that starts again finds its device by the number";
+            let text = "recovery=true: needs id=N, because a restarted daemon finds its device by the number";
             report("recovery", text.to_owned());
         }
     }
