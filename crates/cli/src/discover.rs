@@ -50,7 +50,7 @@ pub fn main(args: &DiscoverArgs) -> Outcome {
     if discovered.is_empty() {
         let at = &portal.portal;
         return Err(Failure::new(format!(
-            "portal {at} has no target for this host: allow it there (by name or address)"
+            "portal {at} has no target for this host: allow this host at the target (by initiator name or address)"
         )));
     }
     match discovered.into_iter().find_map(|t| t.error) {

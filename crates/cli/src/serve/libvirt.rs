@@ -286,7 +286,7 @@ fn mapping(driver: &Driver, ids: &[u64]) -> Result<Mapping, String> {
         false => {
             let all: Vec<String> = ids.iter().take(16).map(u64::to_string).collect();
             Err(format!(
-                "IOThread {id} is not of this domain; it has {}",
+                "the domain has no IOThread {id}; it has {}",
                 if all.is_empty() { "none: add <iothreads>".to_owned() } else { all.join(", ") }
             ))
         }

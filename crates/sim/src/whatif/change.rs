@@ -190,10 +190,12 @@ fn put(table: &mut toml::Table, name: &str, field: &str, value: &str) -> Result<
     let mut parts: Vec<&str> = field.split('.').collect();
     let last = parts.pop().expect("split gives one");
     for part in parts {
-        let inner = at.as_table_mut().ok_or_else(|| format!("{name}.{field}: '{part}' is in no table"))?;
+        let inner = at.as_table_mut().ok_or_else(|| format!("{name}.{field}: the part before '{part}' is no table"))?;
         at = inner.entry(part).or_insert_with(|| Value::Table(toml::Table::new()));
     }
-    at.as_table_mut().ok_or_else(|| format!("{name}.{field}: is in no table"))?.insert(last.to_owned(), value);
+    at.as_table_mut()
+        .ok_or_else(|| format!("{name}.{field}: the part before '{last}' is no table"))?
+        .insert(last.to_owned(), value);
     Ok(())
 }
 

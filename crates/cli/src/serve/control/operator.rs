@@ -395,9 +395,9 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     match before {
         Ok(false) => Ok(done),
         Ok(true) => {
-            lines
-                .into_iter()
-                .for_each(|lines| lines.insert(0, json!(format!("ended '{name}' that was removed before"))));
+            lines.into_iter().for_each(|lines| {
+                lines.insert(0, json!(format!("ended the earlier '{name}', whose removal had not completed")));
+            });
             Ok(done)
         }
         Err(e) => {

@@ -189,7 +189,7 @@ fn numbers_and_references_that_are_wrong_are_refused() {
     refused(
         "<iothreads>2</iothreads>",
         "<driver iothread='3'/>",
-        "disk 'vda': IOThread 3 is not of this domain; it has 1, 2",
+        "disk 'vda': the domain has no IOThread 3; it has 1, 2",
     );
     refused("", "<driver iothread='1'/>", "it has none: add <iothreads>");
     let both = "<driver iothread='1'><iothreads><iothread id='1'/></iothreads></driver>";
