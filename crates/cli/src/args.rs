@@ -325,7 +325,7 @@ pub struct SimArgs {
     /// Number of seeds, from --seed on; with 1, the cases are shown event by event
     #[arg(help_heading = CASES, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// Kind of case; each seed gives one case of each kind
+    /// Kind of case; a seed has a case of each
     #[arg(help_heading = CASES, long, value_enum, default_value_t = SimKind::Due, value_name = "KIND")]
     pub kind: SimKind,
     /// Progress on standard error: auto = after two seconds, if it is a terminal

@@ -57,7 +57,7 @@ Examples:
                                                        what another setting, disk or machine would do
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk sim --study cpus                               single- against multi-queue on 1 to 256 CPUs
-  mqblk calibrate --out here.toml                      this host's costs as a machine file for it
+  mqblk calibrate --out here.toml                      this host's costs as a machine file for a study
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 

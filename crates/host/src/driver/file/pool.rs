@@ -2,8 +2,8 @@
 //! A pool of threads for one hctx: the engine without io_uring.
 //!
 //! To module `handover` the pool is a ring that all threads may enter: jobs are its submission ring, results its completion ring. Module
-//! `workers` has the threads, `requests` what a request is. So requests, waits and wake-ups are the same as with io_uring. There are no
-//! claims and no deferred submission: a request is with the threads once it is queued.
+//! `workers` has the threads, `requests` what a request is. So requests, waits and wake-ups are the same as with io_uring. A pool has no
+//! owner, and no submission is deferred: the threads have a request once it is queued.
 
 use super::handover::{Handover, Kernel, Pushed, Reaped};
 use super::open::Opened;
