@@ -69,6 +69,34 @@ impl BlkStatus {
         matches!(self, BlkStatus::Ok)
     }
 
+    /// Every status but [`BlkStatus::Ok`].
+    pub const ERRORS: [BlkStatus; ALL.len() - 1] = {
+        let [_, errors @ ..] = ALL;
+        errors
+    };
+
+    /// Returns the kernel's word for this status: `BLK_STS_*` without the prefix, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BlkStatus::Ok => "ok",
+            BlkStatus::NotSupp => "notsupp",
+            BlkStatus::Timeout => "timeout",
+            BlkStatus::NoSpc => "nospc",
+            BlkStatus::Transport => "transport",
+            BlkStatus::Target => "target",
+            BlkStatus::ResvConflict => "resv_conflict",
+            BlkStatus::Medium => "medium",
+            BlkStatus::Protection => "protection",
+            BlkStatus::Resource => "resource",
+            BlkStatus::IoErr => "ioerr",
+            BlkStatus::Again => "again",
+            BlkStatus::DevResource => "dev_resource",
+            BlkStatus::Offline => "offline",
+            BlkStatus::DurationLimit => "duration_limit",
+            BlkStatus::Inval => "inval",
+        }
+    }
+
     /// Returns the Linux errno for this status (0 for Ok).
     pub const fn errno(self) -> i32 {
         match self {
@@ -179,6 +207,15 @@ mod tests {
             assert_eq!(BlkStatus::from_u8(s.as_u8()), s);
         }
         assert_eq!(BlkStatus::from_errno(1), BlkStatus::IoErr);
+    }
+
+    #[test]
+    fn every_error_has_a_word_of_its_own() {
+        let mut words = BlkStatus::ERRORS.map(BlkStatus::name).to_vec();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), ALL.len() - 1);
+        assert!(!words.contains(&BlkStatus::Ok.name()));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod serve_failed_flush;
 mod serve_fuse;
 mod serve_geometry;
 mod serve_image;
+mod serve_inject;
 mod serve_log;
 mod serve_memory;
 mod serve_metrics;

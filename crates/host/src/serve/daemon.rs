@@ -427,7 +427,8 @@ impl Daemon {
         let mut endings = self.end_servers(steps, lost, changes);
         let mut closed: HashMap<&String, Arc<OpenDisk>> = HashMap::new();
         for name in &steps.close_disks {
-            closed.extend(self.disks.remove(name).map(|disk| (name, Arc::new(disk))));
+            let ends = self.disks.remove(name).inspect(|disk| disk.served.end_injection());
+            closed.extend(ends.map(|disk| (name, Arc::new(disk))));
         }
         // The ending export keeps the disk open, and its image locked, until then.
         let used = |name: &String| (closed.get(name).cloned(), self.disks.get(name).map(|d| &d.served));
@@ -669,6 +670,7 @@ impl Daemon {
 impl Drop for Daemon {
     /// Leaves no socket, device or mount behind; also waits for exports that ended earlier and still wait for their I/O.
     fn drop(&mut self) {
+        self.disks.values().for_each(|disk| disk.served.end_injection());
         self.exports.clear();
         self.servers.clear();
         self.disks.clear();

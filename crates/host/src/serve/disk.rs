@@ -5,6 +5,7 @@
 use super::client_memory;
 use super::geometry::Geometry;
 use super::helper::HelperThread;
+use super::inject::{FaultRule, Injection, RuleStatus};
 use super::members::{self, Member, Stored};
 use super::wakeup::Wakeups;
 use crate::disk::IoPath;
@@ -60,6 +61,8 @@ pub struct ServedDisk {
     holds_on_enospc: AtomicBool,
     /// A failed flush has been logged.
     is_flush_logged: AtomicBool,
+    /// Faults that requests of clients get on purpose.
+    injection: Injection,
     /// Sizes and numbers of unused buffer regions, for reuse; their pages went back to the system.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
     /// Set by [`ServedDisk::keep`].
@@ -159,6 +162,7 @@ impl ServedDisk {
             is_drained: AtomicBool::new(false),
             holds_on_enospc: AtomicBool::new(false),
             is_flush_logged: AtomicBool::new(false),
+            injection: Injection::default(),
             spare_buffers: Mutex::default(),
             kept: OnceLock::new(),
         })
@@ -272,6 +276,49 @@ impl ServedDisk {
         {
             log::error!(disk = self.name.as_str(); "{text}");
         }
+    }
+
+    /// Returns the rules of fault injection.
+    #[inline]
+    pub fn injection(&self) -> &Injection {
+        &self.injection
+    }
+
+    /// Gives requests of clients a fault from now on. Returns the number of the rule.
+    ///
+    /// # Errors
+    /// Usage: the rule does not fit the disk, or the disk has too many.
+    pub fn inject(&self, rule: FaultRule) -> Result<u32> {
+        rule.check(self.capacity()).and_then(|()| self.injection.add(rule)).map_err(Error::usage)
+    }
+
+    /// Removes the rule of fault injection with this number, or with `None` all of them. Returns what was removed.
+    ///
+    /// # Errors
+    /// Usage: there is no rule with this number.
+    pub fn remove_injection(&self, id: Option<u32>) -> Result<Vec<RuleStatus>> {
+        let removed = self.injection.remove(id);
+        match id {
+            Some(id) if removed.is_empty() => {
+                let text = format!("there is no rule {id}; 'mqblk ctl inject {} --list' shows the rules", self.name);
+                Err(Error::usage(text))
+            }
+            _ => Ok(removed),
+        }
+    }
+
+    /// Ends fault injection, because the disk ends.
+    pub(super) fn end_injection(&self) {
+        for rule in self.injection.remove(None) {
+            log::info!(disk = self.name.as_str(); "fault injection ends with the disk: {rule}");
+        }
+    }
+
+    /// Describes the faults that are injected, with the remedy.
+    pub fn injection_trouble(&self) -> Option<String> {
+        let rules: Vec<String> = self.injection.rules().iter().map(RuleStatus::to_string).collect();
+        let remedy = || format!("'mqblk ctl inject {} --remove all' ends that", self.name);
+        (!rules.is_empty()).then(|| format!("faults are injected: {}; {}", rules.join("; "), remedy()))
     }
 
     /// Returns the status of the first flush that a target failed, as [`RequestQueue::failed_flush`](blk::queue::RequestQueue).

@@ -14,7 +14,7 @@
 //! The daemon that carries out the plan: an [`IoThread`] serves sources (virtqueues, connections), each through a [`Port`] to its disk. It
 //! serves all of them in rounds, and polls for a while when there is no work (`adaptive`). Then it sleeps until a kick, a completion, a
 //! timer or another thread's `wakeup`. [`daemon`] combines plan and IOThreads; `watch` logs problems of the disks,
-//! `path_watch` those of the paths of images and sockets.
+//! `path_watch` those of the paths of images and sockets. [`inject`] makes requests of clients fail on purpose.
 
 pub mod check;
 mod format;
@@ -31,6 +31,7 @@ mod adaptive;
 mod begin;
 mod wakeup;
 pub(crate) mod helper;
+pub mod inject;
 mod disk;
 mod ending;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An IOThread's entry to one disk: its submitter, its descriptors to wait on, and buffers for sources that have none.
 //!
-//! Guarantees: a submitted I/O enters the block layer once. I/O of whole blocks that cannot enter at once does so in order of submission;
-//! the exception is a write to blocks that are rewritten ([`blk::rmw`]): it waits for that while other I/O passes it. I/O of parts of
+//! Guarantees: a submitted I/O enters the block layer once, or ends here by [fault injection](super::inject). I/O of whole blocks that
+//! cannot enter at once does so in order of submission; the exception is a write to blocks that are rewritten ([`blk::rmw`]): it waits for that while other I/O passes it. I/O of parts of
 //! blocks is exact: it changes no other byte.
 //! Needs from callers: they take no request from a client while there is no room ([`Port::has_capacity`]).
 
 use super::disk::{ServedDisk, Waker};
+use super::inject::{ClientIo, PortFaults};
 use super::latency::Starts;
 use super::port_buffers::{BlockBuffers, PortBuffers};
 use crate::disk::IoPath;
@@ -60,6 +61,8 @@ pub struct Port {
     hctxs: Vec<(usize, HctxId)>,
     generation: u64,
     starts: Starts,
+    /// Made for the first request while there are rules; `None` = no request has a fault.
+    faults: Option<Box<PortFaults>>,
     /// Number of sources that use the port.
     pub(super) users: u32,
 }
@@ -77,6 +80,7 @@ impl Port {
             sub,
             buffers: PortBuffers::new(disk),
             starts: Starts::default(),
+            faults: None,
             users: 0,
         })
     }
@@ -101,6 +105,9 @@ impl Port {
     #[inline]
     pub fn submit(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
+        if self.may_have_faults() {
+            return self.submit_with_faults(ClientIo::Bio(bio), now);
+        }
         self.entry.submit(&mut self.sub, &mut self.blocks, bio, now);
     }
 
@@ -108,7 +115,30 @@ impl Port {
     #[inline]
     pub fn submit_bytes(&mut self, io: ByteIo, now: Instant) {
         self.starts.begin(io.user_data, now);
+        if self.may_have_faults() {
+            return self.submit_with_faults(ClientIo::Bytes(io), now);
+        }
         self.entry.submit_bytes(&mut self.sub, &mut self.blocks, io, now);
+    }
+
+    #[inline]
+    fn may_have_faults(&self) -> bool {
+        self.faults.is_some() || self.disk.injection().is_active()
+    }
+
+    #[cold]
+    fn submit_with_faults(&mut self, io: ClientIo, now: Instant) {
+        let faults = self.faults.get_or_insert_default();
+        if let Some(io) = faults.admit(io, self.disk.injection()) {
+            self.pass_on(io, now);
+        }
+    }
+
+    fn pass_on(&mut self, io: ClientIo, now: Instant) {
+        match io {
+            ClientIo::Bio(bio) => self.entry.submit(&mut self.sub, &mut self.blocks, bio, now),
+            ClientIo::Bytes(io) => self.entry.submit_bytes(&mut self.sub, &mut self.blocks, io, now),
+        }
     }
 
     /// Returns a free buffer of [`BUFFER_BYTES`] and its number; `None` if all are in use, so that one will come back.
@@ -137,6 +167,12 @@ impl Port {
         let before = done.len();
         self.sub.finish(now, done);
         self.entry.end(done, before);
+        if let Some(faults) = &mut self.faults {
+            faults.end(done);
+            if faults.is_idle() && !self.disk.injection().is_active() {
+                self.faults = None;
+            }
+        }
     }
 
     /// Whether I/O goes on in the next round, without a signal.
@@ -158,7 +194,7 @@ impl Port {
 
     /// Whether no bio is in flight or waiting.
     pub(super) fn is_idle(&self) -> bool {
-        self.sub.outstanding() == 0 && self.entry.is_idle()
+        self.sub.outstanding() == 0 && self.entry.is_idle() && self.faults.as_ref().is_none_or(|f| f.is_idle())
     }
 
     /// Whether the hardware queues have changed since the last call.

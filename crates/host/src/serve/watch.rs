@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, the SCSI commands behind
-//! them, writes that wait for space, lost connections to a server, and a failed flush. It also logs when all connections are up again, or when there is space again.
+//! them, injected faults, writes that wait for space, lost connections to a server, and a failed flush. It also logs when all connections
+//! are up again, or when there is space again.
 //!
 //! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.
 //! Failed SCSI commands get one line for each kind of failure in [`FAILURE_LOOKS`] seconds, with the number of the others like it. The
@@ -47,6 +48,8 @@ struct Watched {
     seen: Seen,
     links: Links,
     failures: FailurePace,
+    /// Number of injected faults at the last check.
+    injected: u64,
 }
 
 /// Limits the rate of reports of failed commands.
@@ -190,7 +193,12 @@ impl Shared {
 fn look(disk: &ServedDisk, watched: &mut Watched) {
     disk.log_failed_flush();
     let name = disk.name.as_str();
-    let Watched { seen, links, failures } = watched;
+    let Watched { seen, links, failures, injected } = watched;
+    let hits = disk.injection().hits();
+    let new = hits - std::mem::replace(injected, hits);
+    if new > 0 {
+        log::warn!(disk = name, faults = new; "{new} requests got an injected fault");
+    }
     for (member, messages) in disk.take_messages() {
         let disk = member.as_str();
         for PathMessage { path, level, text } in messages {

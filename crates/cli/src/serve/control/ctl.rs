@@ -2,6 +2,7 @@
 //! `mqblk ctl`: asks a daemon of this machine, and prints what it answers.
 
 use super::client::{ask, find};
+use super::inject::{self, InjectArgs};
 use super::message::{Answer, Mapped, Question};
 use crate::args::{key_value, size};
 use crate::completion;
@@ -112,6 +113,8 @@ pub enum CtlCommand {
         /// Number of the group as in mqblk multipath -ll, counted from 1
         group: usize,
     },
+    /// Make requests of a disk's clients fail, to test the programs that use the disk
+    Inject(InjectArgs),
     /// Move a virtqueue to another IOThread, under I/O
     Move {
         /// Name of the export
@@ -160,6 +163,7 @@ pub fn main(args: &CtlArgs) -> Outcome {
         (CtlCommand::Stats, _) | (_, true) if value.is_object() => output::json(&value),
         (CtlCommand::Stats, _) | (_, true) => output::json(&serde_json::json!({ "done": value })),
         (CtlCommand::List, _) => list(&value),
+        (CtlCommand::Inject(_), _) if value.is_object() => inject::text(&value),
         _ => value.as_array().into_iter().flatten().filter_map(Value::as_str).map(|line| format!("{line}\n")).collect(),
     };
     if refused.is_none() || value.as_array().is_none_or(|done| !done.is_empty()) {
@@ -185,6 +189,7 @@ fn question(what: &CtlCommand) -> Result<Question, Failure> {
         CtlCommand::FailPath { disk, path } => Question::FailPath { disk: disk.clone(), path: path.clone() },
         CtlCommand::ReinstatePath { disk, path } => Question::ReinstatePath { disk: disk.clone(), path: path.clone() },
         CtlCommand::SwitchGroup { disk, group } => Question::SwitchGroup { disk: disk.clone(), group: *group },
+        CtlCommand::Inject(args) => inject::question(args),
         CtlCommand::Move { export, virtqueue, iothread } => {
             Question::Move { export: export.clone(), virtqueue: *virtqueue, iothread: iothread.clone() }
         }

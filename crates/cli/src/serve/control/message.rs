@@ -85,6 +85,26 @@ pub enum Question {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
     },
+    /// Lists the rules of fault injection of a disk.
+    Injections {
+        /// Its name.
+        disk: String,
+    },
+    /// Gives requests of a disk's clients a fault.
+    Inject {
+        /// Its name.
+        disk: String,
+        /// Which requests get which fault.
+        rule: RuleMessage,
+    },
+    /// Removes a rule of fault injection.
+    RemoveInjection {
+        /// Name of the disk.
+        disk: String,
+        /// Number of the rule; without it, all rules.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<u32>,
+    },
     /// Moves a virtqueue to another IOThread.
     Move {
         /// Name of the export.
@@ -105,6 +125,35 @@ pub enum Question {
     Reload {},
     /// Disconnects all clients and ends the daemon.
     Shutdown {},
+}
+
+/// A rule of fault injection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleMessage {
+    /// `error`
+    pub fault: String,
+    /// Word of the status; without it `ioerr`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// Words of the operations; without any, all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub op: Vec<String>,
+    /// First sector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sector: Option<u64>,
+    /// Number of sectors from there; without it 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nr_sectors: Option<u64>,
+    /// Above 0 and at most 1; without it 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probability: Option<f64>,
+    /// Seed of the random numbers; without it the daemon chooses one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Number of hits; without it there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
 }
 
 /// An IOThread of a mapping.

@@ -3,10 +3,11 @@
 //!
 //! A client sends [`Question`]s, one JSON object per line, and gets one [`Answer`] per line, in order. [`server`] has
 //! the socket, [`operator`] executes commands, [`stats`] and [`topology`] report the state of a daemon, [`client`]
-//! sends commands for [`ctl`] and others.
+//! sends commands for [`ctl`] and others. [`inject`] has the rules of fault injection.
 
 pub mod client;
 pub mod ctl;
+mod inject;
 mod message;
 mod operator;
 mod server;

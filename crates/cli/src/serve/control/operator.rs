@@ -5,7 +5,7 @@
 //! whole, then only the differences are applied. A change is answered only after it is complete.
 
 use super::message::{Answer, Mapped, Question};
-use super::{stats, topology};
+use super::{inject, stats, topology};
 use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::confinement;
@@ -242,6 +242,7 @@ impl Operator {
             Question::List {} => return Ok(stats::list(&*self.view().ok_or(ENDING)?)),
             Question::Stats {} => return Ok(stats::stats(&*self.view().ok_or(ENDING)?)),
             Question::Multipath {} => return Ok(topology::maps(&*self.view().ok_or(ENDING)?)),
+            Question::Injections { disk } => return injections(&*self.view().ok_or(ENDING)?, &disk),
             _ => {}
         }
         let mut daemon = self.lock();
@@ -270,13 +271,18 @@ impl Operator {
             Question::FailPath { disk, path } => on_paths(daemon, &disk, &PathCommand::FailPath(path)),
             Question::ReinstatePath { disk, path } => on_paths(daemon, &disk, &PathCommand::ReinstatePath(path)),
             Question::SwitchGroup { disk, group } => on_paths(daemon, &disk, &PathCommand::SwitchGroup(group)),
+            Question::Inject { disk, rule } => {
+                on_disk(daemon, &disk, |disk| inject::add(disk, &rule).map(|line| vec![line]))
+            }
+            Question::RemoveInjection { disk, id } => on_disk(daemon, &disk, |disk| inject::remove(disk, id)),
             Question::Move { export, virtqueue, iothread } => move_one(daemon, &export, virtqueue, iothread),
             Question::Map { export, iothreads } => map(daemon, &export, iothreads),
             Question::Reload {}
             | Question::Shutdown {}
             | Question::List {}
             | Question::Stats {}
-            | Question::Multipath {} => {
+            | Question::Multipath {}
+            | Question::Injections { .. } => {
                 unreachable!("answered above")
             }
         }
@@ -445,6 +451,18 @@ fn on_disks(
         }
     }
     Ok(Value::from(done))
+}
+
+/// Carries out a command on a disk, which returns a line for each step.
+fn on_disk(daemon: &Daemon, name: &str, act: impl Fn(&ServedDisk) -> Result<Vec<String>, String>) -> Done {
+    disk_index(daemon.plan(), name)?;
+    let lines = daemon.disk(name).map_or(Ok(Vec::new()), |disk| act(disk));
+    Ok(Value::from(lines.map_err(|e| format!("disk '{name}': {e}"))?))
+}
+
+fn injections(daemon: &View, name: &str) -> Done {
+    disk_index(daemon.plan(), name)?;
+    Ok(json!({ "injections": daemon.disk(name).map(|disk| inject::rules(&disk)) }))
 }
 
 /// Carries out a command on the paths of a disk. A multipath disk in a stripe is named `DISK/NUMBER`, as `multipath` names it.

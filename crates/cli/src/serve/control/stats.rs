@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of a daemon as JSON: what it serves, and its counters. Counters only grow; times are nanoseconds.
 
+use super::inject;
 use crate::serve::{confinement, show};
 use blk::bio::Op;
 use blk::stat::{DiskStats, HctxStats};
@@ -45,6 +46,7 @@ pub fn list(daemon: &View) -> Value {
 fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
     // Members have the same settings.
     let members = disk.members();
+    let troubles = disk.injection_trouble().into_iter().chain(disk.flush_trouble()).chain(of_images);
     let mut all = json!({
         "bytes": disk.capacity().0 * 512,
         "logical_block_size": disk.limits().logical_block_size,
@@ -53,7 +55,8 @@ fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
         "scheduler": members[0].queue.scheduler(),
         "nr_hw_queues": members.iter().map(|m| u32::from(m.queue.map().nr_hw_queues())).sum::<u32>(),
         "drained": disk.is_drained(),
-        "troubles": disk.flush_trouble().into_iter().chain(of_images).chain(disk.troubles()).collect::<Vec<_>>(),
+        "troubles": troubles.chain(disk.troubles()).collect::<Vec<_>>(),
+        "injections": inject::rules(disk),
     });
     // Otherwise the plan's value stays: no file is open.
     if let Some(aio) = Aio::of_all(members.iter().filter_map(|m| m.driver.aio())) {

@@ -128,6 +128,9 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let failed = all(&|d| u64::from(d.failed_flush().is_some()));
     let help = "1 after a flush has failed: data that was acknowledged may be lost.";
     page.family("mqblk_disk_flush_failed", Kind::Gauge, help, failed);
+    let faults = all(&|d| d.injection().hits());
+    let help = "Requests of clients that got a fault of mqblk ctl inject.";
+    page.family("mqblk_disk_injected_faults_total", Kind::Counter, help, faults);
     of_connections(page, disks);
     of_paths(page, disks);
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Fault injection by `mqblk ctl inject`, as clients of NBD, FUSE and vhost-user-blk see it.
+
+use crate::common;
+use crate::serve_metrics::get;
+
+use common::{Dir, Done, Started};
+use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+use vuclient::raw::message::feature::{BLK_FLUSH, VERSION_1};
+use vuclient::raw::message::protocol;
+use vuclient::raw::{Format, Notify, Raw, block};
+
+const LONG: Duration = Duration::from_secs(300);
+
+/// Carries out steps with a semicolon between them: an operation, an offset and a length. Prints how each ended.
+const SESSION: &str = "
+import nbd, sys, errno
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+for step in sys.argv[2].split(';'):
+    op, at, n = step.split()
+    at, n = int(at), int(n)
+    try:
+        if op == 'read': h.pread(n, at)
+        elif op == 'write': h.pwrite(b'x' * n, at)
+        elif op == 'zero': h.zero(n, at)
+        elif op == 'trim': h.trim(n, at)
+        elif op == 'flush': h.flush()
+        print('ok')
+    except nbd.Error as e:
+        print(errno.errorcode[e.errnum])
+";
+
+/// A disk `a` in memory behind an NBD export of the same name.
+const NBD: &str = "[[disk]]\nname = \"a\"\ntarget = \"ram:size=16m\"\n\
+     [[export]]\nname = \"a.n\"\ndisk = \"a\"\ntype = \"nbd\"\nsocket = \"nbd.sock\"\nexport_name = \"a\"\n";
+
+struct Daemon {
+    dir: Dir,
+    started: Started,
+}
+
+impl Daemon {
+    fn start(config: &str) -> Daemon {
+        let dir = Dir::new("inject");
+        dir.file("serve.toml", config);
+        let args = ["serve", "serve.toml", "--control", "ctl.sock", "--metrics", "127.0.0.1:0"];
+        let started = dir.start(&args, "serving on");
+        Daemon { dir, started }
+    }
+
+    fn ctl(&self, args: &[&str]) -> Done {
+        self.dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat())
+    }
+
+    /// Runs `ctl inject a` with these flags. Returns its output.
+    #[track_caller]
+    fn inject(&self, flags: &str) -> String {
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        self.ctl(&[&["inject", "a"], &flags[..]].concat()).exits(0).out
+    }
+
+    /// Returns the disk of `ctl list`.
+    fn disk(&self) -> Value {
+        let list: Value = serde_json::from_str(&self.ctl(&["list", "--json"]).exits(0).out).unwrap();
+        list["disks"][0].clone()
+    }
+
+    /// Carries out steps of [`SESSION`] over NBD. Returns how they ended.
+    fn session(&self, steps: &str) -> Vec<String> {
+        let uri = format!("nbd+unix:///a?socket={}", self.dir.path("nbd.sock").display());
+        let done = self.dir.program("/usr/bin/python3", &["-c", SESSION, &uri, steps]).exits(0);
+        done.out.lines().map(str::to_owned).collect()
+    }
+
+    fn metric(&self, series: &str) -> String {
+        let at = self.started.seen().lines().find_map(|l| l.split("metrics at http://").nth(1)).unwrap();
+        let page = get(at.trim_end_matches("/metrics"));
+        let line = page.lines().find_map(|l| l.strip_prefix(series)).unwrap_or_else(|| panic!("no {series} in {page}"));
+        line.trim().to_owned()
+    }
+
+    fn ends(self) -> Done {
+        self.started.signal("TERM");
+        self.started.ends().exits(0)
+    }
+}
+
+#[test]
+fn errors_hit_the_requests_that_their_rule_names() {
+    let mut d = Daemon::start(NBD);
+    let added = d.inject("--error medium --op write,write-zeroes --sector 8+8 --count 3");
+    assert_eq!(added, "disk 'a': added rule 1 (error=medium op=write,write-zeroes sector=8+8 count=3)\n");
+    let steps = "write 4096 4096;write 0 4096;read 4096 4096;write 0 8192;zero 4608 512;write 4096 4096;flush 0 0";
+    assert_eq!(d.session(steps), ["EIO", "ok", "ok", "EIO", "EIO", "ok", "ok"]);
+    d.inject("--error NOSPC --op flush");
+    assert_eq!(d.session("flush 0 0;write 0 512;flush 0 0"), ["ENOSPC", "ok", "ENOSPC"]);
+
+    let disk = d.disk();
+    let flush = json!({ "fault": "error", "status": "nospc", "op": ["flush"], "probability": 1.0, "seed": disk["injections"][1]["rule"]["seed"] });
+    assert_eq!((&disk["injections"][0]["hits"], &disk["injections"][1]["rule"]), (&json!(3), &flush), "{disk:#}");
+    let trouble = disk["troubles"][0].as_str().unwrap();
+    assert!(trouble.starts_with("faults are injected: rule 1 (error=medium"), "{trouble}");
+    assert!(trouble.ends_with("'mqblk ctl inject a --remove all' ends that"), "{trouble}");
+    assert!(d.ctl(&["list"]).exits(0).out.contains("\n  faults are injected: rule 1"));
+    let listed = d.inject("--list");
+    assert!(listed.contains("rule 2 (error=nospc op=flush) has hit 2 requests\n"), "{listed}");
+    let as_json = d.ctl(&["inject", "a", "--list", "--json"]).exits(0).json();
+    assert_eq!(as_json["injections"], disk["injections"]);
+    assert_eq!(d.metric("mqblk_disk_injected_faults_total{disk=\"a\"}"), "5");
+
+    d.started.until("requests got an injected fault");
+    let removed = d.inject("--remove 1");
+    assert!(removed.starts_with("disk 'a': removed; rule 1 ("), "{removed}");
+    d.inject("--remove all");
+    assert_eq!(d.inject("--remove all"), "disk 'a' has no rules\n");
+    // An injected failure of a flush is not one of the device, which would be remembered.
+    assert_eq!(d.session("flush 0 0;write 4096 4096"), ["ok", "ok"]);
+    assert_eq!(d.metric("mqblk_disk_flush_failed{disk=\"a\"}"), "0");
+    assert_eq!((&d.disk()["injections"], &d.disk()["troubles"]), (&json!([]), &json!([])));
+    d.ends().says(&["fault injection begins: rule 2 (error=nospc op=flush)", "fault injection ends: rule 1 ("]);
+}
+
+#[test]
+fn a_seed_repeats_which_requests_fail() {
+    let d = Daemon::start(NBD);
+    let steps = ["read 0 512"; 100].join(";");
+    let with = |seed: &str| {
+        d.inject(&format!("--error --probability 0.5 --seed {seed}"));
+        let results = d.session(&steps);
+        d.inject("--remove all");
+        assert!(results.iter().any(|r| r == "ok") && results.iter().any(|r| r == "EIO"), "{results:?}");
+        results
+    };
+    let first = with("7");
+    assert_eq!(first, with("7"));
+    assert_ne!(first, with("8"));
+    d.ends();
+}
+
+#[test]
+fn rules_end_with_their_disk_and_bad_ones_are_rejected() {
+    let d = Daemon::start(NBD);
+    for (flags, text) in [
+        ("--error --sector 32768", "must be within the 32768 sectors of the disk"),
+        ("--error --probability 2", "probability=2: must be above 0 and at most 1"),
+        ("--error --op flush --sector 0", "a flush has no sectors"),
+        ("--remove 1", "there is no rule 1"),
+        ("--error lost", "ioerr"),
+    ] {
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        let done = d.ctl(&[&["inject", "a"], &flags[..]].concat()).exits(2);
+        assert!(done.err.contains(text), "'{text}' is missing in {done:?}");
+    }
+    d.ctl(&["inject", "b", "--error"]).exits(2).says(&["there is no disk 'b'"]);
+    assert_eq!(d.disk()["injections"], json!([]));
+    d.inject("--error");
+    assert_eq!(d.session("read 0 512;zero 0 512;trim 0 4096"), ["EIO"; 3]);
+    d.ctl(&["remove", "--force", "a"]).exits(0);
+    d.dir.file("again.toml", NBD);
+    d.ctl(&["add", "again.toml"]).exits(0);
+    assert_eq!((d.session("read 0 512"), &d.disk()["injections"]), (vec!["ok".to_owned()], &json!([])));
+    d.inject("--error");
+    // A reload that opens another target under the name ends the rules, too. One without a difference does not.
+    d.ctl(&["reload"]).exits(0);
+    assert_eq!(d.session("read 0 512"), ["EIO"]);
+    d.dir.file("serve.toml", &NBD.replace("16m", "8m"));
+    d.ctl(&["reload"]).exits(0);
+    assert_eq!((d.session("read 0 512"), &d.disk()["injections"]), (vec!["ok".to_owned()], &json!([])));
+    d.ends().says(&["fault injection ends with the disk: rule 1 (error=ioerr)"]);
+}
+
+#[test]
+fn every_export_of_a_striped_disk_reports_injected_errors() {
+    let config = "[[disk]]\nname = \"a\"\nstack = \"stripe\"\nchunk = \"64k\"\n\
+         targets = [\"ram:size=8m\", \"ram:size=8m\"]\n\
+         [[export]]\nname = \"a.n\"\ndisk = \"a\"\ntype = \"nbd\"\nsocket = \"nbd.sock\"\nexport_name = \"a\"\n\
+         [[export]]\nname = \"a.v\"\ndisk = \"a\"\ntype = \"vhost-user-blk\"\nsocket = \"v.sock\"\n\
+         [[export]]\nname = \"a.f\"\ndisk = \"a\"\ntype = \"fuse\"\nmountpoint = \"mount\"\n";
+    let dir = Dir::new("inject");
+    dir.file("serve.toml", config).file("mount", "");
+    let args = ["serve", "serve.toml", "--control", "ctl.sock", "--metrics", "127.0.0.1:0"];
+    let d = Daemon { started: dir.start(&args, "serving on"), dir };
+    // The sector is one of the disk: it is in the second chunk, and so on the second target.
+    d.inject("--error --op write --sector 128+8");
+    assert_eq!(d.session("write 65536 4096;write 0 4096"), ["EIO", "ok"]);
+    let file = OpenOptions::new().write(true).open(d.dir.path("mount")).unwrap();
+    assert_eq!(file.write_all_at(&[7; 4096], 65536).unwrap_err().raw_os_error(), Some(5));
+    file.write_all_at(&[7; 4096], 0).unwrap();
+    drop(file);
+    let socket = d.dir.path("v.sock");
+    let mut raw = Raw::ready(socket.to_str().unwrap(), VERSION_1 | BLK_FLUSH, protocol::MQ | protocol::CONFIG).unwrap();
+    raw.start(0, 64, Format::Split, Notify::Both).unwrap();
+    let mut status = |sector: u64| {
+        let request = raw.block(block::OUT, sector, 4096).unwrap();
+        raw.execute(0, &request, LONG).unwrap().0
+    };
+    assert_eq!((status(128), status(0)), (block::IOERR, block::OK));
+    drop(raw);
+    assert_eq!(d.disk()["injections"][0]["hits"], json!(3));
+    d.ends();
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Faults of the requests at one port.
+//!
+//! Guarantees: each piece of a request ends once, here or at the disk. Pieces with the same user data and operation in one round belong to
+//! one request: while it is in flight, no other request has its number.
+
+use super::{Fault, Injection};
+use blk::bio::{Bio, Op};
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
+use blk::rmw::ByteIo;
+use blk::submitter::Done;
+use std::ops::Range;
+
+/// A request, or a piece of one, as an export passes it on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::serve) enum ClientIo {
+    /// In sectors, or a flush.
+    Bio(Bio),
+    /// In bytes.
+    Bytes(ByteIo),
+}
+
+impl ClientIo {
+    fn op(&self) -> Op {
+        match self {
+            ClientIo::Bio(bio) => bio.op,
+            ClientIo::Bytes(io) => io.op,
+        }
+    }
+
+    fn user_data(&self) -> u64 {
+        match self {
+            ClientIo::Bio(bio) => bio.user_data,
+            ClientIo::Bytes(io) => io.user_data,
+        }
+    }
+
+    /// Returns the sectors that it touches.
+    fn sectors(&self) -> Range<u64> {
+        match self {
+            ClientIo::Bio(bio) => bio.sector.0..bio.sector.0.saturating_add(u64::from(bio.nr_sectors)),
+            ClientIo::Bytes(io) => {
+                let end = io.offset.saturating_add(io.bytes);
+                io.offset >> SECTOR_SHIFT..end.div_ceil(u64::from(SECTOR_SIZE))
+            }
+        }
+    }
+}
+
+/// A request whose pieces are being passed on.
+struct InPieces {
+    user_data: u64,
+    op: Op,
+    fault: Option<Fault>,
+    /// The rules that it has met without a hit.
+    missed: Vec<u32>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(in crate::serve) struct PortFaults {
+    /// The request whose pieces came last in this round.
+    request: Option<InPieces>,
+    /// What has ended without the disk.
+    ended: Vec<Done>,
+}
+
+impl PortFaults {
+    /// Takes a request, or a piece of one, from a client. Returns what reaches the disk now.
+    pub(in crate::serve) fn admit(&mut self, io: ClientIo, injection: &Injection) -> Option<ClientIo> {
+        match self.fault(&io, injection) {
+            None => Some(io),
+            Some(Fault::Error(status)) => {
+                self.ended.push(Done { user_data: io.user_data(), op: io.op(), status });
+                None
+            }
+        }
+    }
+
+    /// Returns the fault of the request that `io` belongs to.
+    fn fault(&mut self, io: &ClientIo, injection: &Injection) -> Option<Fault> {
+        let (user_data, op) = (io.user_data(), io.op());
+        if !self.request.as_ref().is_some_and(|r| r.user_data == user_data && r.op == op) {
+            self.request = Some(InPieces { user_data, op, fault: None, missed: Vec::new() });
+        }
+        let request = self.request.as_mut()?;
+        if request.fault.is_none() {
+            request.fault = injection.decide(op, &io.sectors(), &mut request.missed);
+        }
+        request.fault
+    }
+
+    /// Ends a round: appends what has ended here to what has ended at the disk.
+    pub(in crate::serve) fn end(&mut self, done: &mut Vec<Done>) {
+        self.request = None;
+        done.append(&mut self.ended);
+    }
+
+    /// Whether no request is here.
+    pub(in crate::serve) fn is_idle(&self) -> bool {
+        self.ended.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::rule;
+    use super::super::{FaultRule, Injection};
+    use super::*;
+    use blk::bio::DataRef;
+    use blk::id::Sector;
+    use blk::status::BlkStatus;
+
+    fn write(user_data: u64, sector: u64) -> ClientIo {
+        ClientIo::Bio(Bio::write(Sector(sector), 8, DataRef::NONE).with_user_data(user_data))
+    }
+
+    #[test]
+    fn a_request_in_pieces_meets_each_rule_once() {
+        let injection = Injection::default();
+        let medium = rule(Fault::Error(BlkStatus::Medium));
+        injection.add(FaultRule { probability: 0.5, ..medium.clone() }).unwrap();
+        let mut faults = PortFaults::default();
+        let mut failed = 0;
+        for request in 0..100 {
+            let passed = (0..8).filter(|piece| faults.admit(write(request, 8 * piece), &injection).is_some()).count();
+            assert!(passed == 0 || passed == 8, "{passed} of 8 pieces passed");
+            let mut done = Vec::new();
+            faults.end(&mut done);
+            assert_eq!(done.len(), 8 - passed);
+            assert!(done.iter().all(|d| d.user_data == request && d.status == BlkStatus::Medium));
+            failed += usize::from(passed == 0);
+        }
+        assert_eq!(injection.hits(), failed as u64);
+        assert!((20..80).contains(&failed), "{failed}");
+        // A piece outside of the sectors may pass before one inside fails.
+        injection.remove(None);
+        injection.add(FaultRule { sectors: Some(8..9), count: Some(1), ..medium }).unwrap();
+        let passed: Vec<_> = (0..3).map(|piece| faults.admit(write(7, 8 * piece), &injection).is_some()).collect();
+        assert_eq!((passed, injection.rules()[0].hits), (vec![true, false, false], 1));
+    }
+
+    #[test]
+    fn sectors_of_byte_requests_are_those_that_they_touch() {
+        let sectors = |offset, bytes| ClientIo::Bytes(ByteIo::new(Op::Read, offset, bytes, DataRef::NONE)).sectors();
+        assert_eq!((sectors(0, 1), sectors(511, 2), sectors(512, 512)), (0..1, 0..2, 1..2));
+        assert_eq!(ClientIo::Bio(Bio::flush()).sectors(), 0..0);
+    }
+}
