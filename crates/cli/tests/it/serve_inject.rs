@@ -8,7 +8,8 @@ use common::{Dir, Done, Started};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use vuclient::raw::message::feature::{BLK_FLUSH, VERSION_1};
 use vuclient::raw::message::protocol;
 use vuclient::raw::{Format, Notify, Raw, block};
@@ -69,11 +70,25 @@ impl Daemon {
         list["disks"][0].clone()
     }
 
-    /// Carries out steps of [`SESSION`] over NBD. Returns how they ended.
-    fn session(&self, steps: &str) -> Vec<String> {
+    /// Runs [`SESSION`] over NBD.
+    fn try_session(&self, steps: &str) -> Done {
         let uri = format!("nbd+unix:///a?socket={}", self.dir.path("nbd.sock").display());
-        let done = self.dir.program("/usr/bin/python3", &["-c", SESSION, &uri, steps]).exits(0);
-        done.out.lines().map(str::to_owned).collect()
+        self.dir.program("/usr/bin/python3", &["-c", SESSION, &uri, steps])
+    }
+
+    /// Carries out steps of [`SESSION`]. Returns how they ended.
+    fn session(&self, steps: &str) -> Vec<String> {
+        self.try_session(steps).exits(0).out.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the rule of the disk has hit a request.
+    #[track_caller]
+    fn wait_for_hit(&self) {
+        let began = Instant::now();
+        while self.disk()["injections"][0]["hits"] == 0 {
+            assert!(began.elapsed() < LONG, "the rule hits no request");
+            thread::yield_now();
+        }
     }
 
     fn metric(&self, series: &str) -> String {
@@ -171,6 +186,41 @@ fn rules_end_with_their_disk_and_bad_ones_are_rejected() {
     d.ctl(&["reload"]).exits(0);
     assert_eq!((d.session("read 0 512"), &d.disk()["injections"]), (vec!["ok".to_owned()], &json!([])));
     d.ends().says(&["fault injection ends with the disk: rule 1 (error=ioerr)"]);
+}
+
+#[test]
+fn a_delayed_request_waits_for_its_rule_and_no_other_waits() {
+    let d = Daemon::start(NBD);
+    d.inject("--delay 1ms");
+    assert_eq!(d.session("read 0 512;write 0 4096;flush 0 0;zero 0 512"), ["ok"; 4]);
+    d.inject("--remove all");
+    d.inject("--delay 60m --op write");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| d.session("write 0 512"));
+        d.wait_for_hit();
+        assert_eq!(d.session("read 0 512;flush 0 0"), ["ok"; 2]);
+        assert!(!waits.is_finished());
+        d.inject("--remove all");
+        assert_eq!(waits.join().unwrap(), ["ok"]);
+    });
+    // The end of a disk, or of the daemon, is not held up.
+    d.inject("--delay 60m --op read");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| d.try_session("read 0 512"));
+        d.wait_for_hit();
+        d.ctl(&["remove", "--force", "a"]).exits(0);
+        drop(waits.join().unwrap());
+    });
+    d.dir.file("again.toml", NBD);
+    d.ctl(&["add", "again.toml"]).exits(0);
+    d.inject("--delay 60m --op read");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| d.try_session("read 0 512"));
+        d.wait_for_hit();
+        d.ctl(&["shutdown"]).exits(0);
+        drop(waits.join().unwrap());
+    });
+    d.started.ends().exits(0).says(&["fault injection ends with the disk: rule 1 (delay=3600s op=read)"]);
 }
 
 #[test]

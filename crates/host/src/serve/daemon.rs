@@ -342,7 +342,8 @@ impl Daemon {
         let entries = &export.plan.mapping.entries;
         // Requests that are held back do not complete, so their queue could not move.
         let is_away = |d: &ServedDisk| d.connections().is_some_and(|c| c.up < c.wanted);
-        let held = self.disk(&export.plan.disk).is_none_or(|d| d.is_drained() || d.held_on_enospc() > 0 || is_away(d));
+        let holds = |d: &ServedDisk| d.is_drained() || d.held_on_enospc() > 0 || d.injection().has_delays();
+        let held = self.disk(&export.plan.disk).is_none_or(|d| holds(d) || is_away(d));
         let here = !held && export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
         if !here || entries.iter().any(|e| e.vqs.is_some()) {
             return None;
@@ -424,11 +425,13 @@ impl Daemon {
     /// Ends exports, and then closes disks that no export uses any more.
     fn end(&mut self, steps: &Reload, by_force: bool, lost: &mut Lost, changes: &mut Changes) {
         self.endings.retain(|e| !e.wait(std::time::Instant::now()));
+        // First, because exports wait for their delayed requests.
+        let closing = steps.close_disks.iter().filter_map(|name| self.disks.get(name));
+        closing.for_each(|disk| disk.served.end_injection());
         let mut endings = self.end_servers(steps, lost, changes);
         let mut closed: HashMap<&String, Arc<OpenDisk>> = HashMap::new();
         for name in &steps.close_disks {
-            let ends = self.disks.remove(name).inspect(|disk| disk.served.end_injection());
-            closed.extend(ends.map(|disk| (name, Arc::new(disk))));
+            closed.extend(self.disks.remove(name).map(|disk| (name, Arc::new(disk))));
         }
         // The ending export keeps the disk open, and its image locked, until then.
         let used = |name: &String| (closed.get(name).cloned(), self.disks.get(name).map(|d| &d.served));

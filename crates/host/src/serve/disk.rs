@@ -292,12 +292,14 @@ impl ServedDisk {
         rule.check(self.capacity()).and_then(|()| self.injection.add(rule)).map_err(Error::usage)
     }
 
-    /// Removes the rule of fault injection with this number, or with `None` all of them. Returns what was removed.
+    /// Removes the rule of fault injection with this number, or with `None` all of them. Requests that it delays continue. Returns what
+    /// was removed.
     ///
     /// # Errors
     /// Usage: there is no rule with this number.
     pub fn remove_injection(&self, id: Option<u32>) -> Result<Vec<RuleStatus>> {
         let removed = self.injection.remove(id);
+        self.wakeups.wake_all();
         match id {
             Some(id) if removed.is_empty() => {
                 let text = format!("there is no rule {id}; 'mqblk ctl inject {} --list' shows the rules", self.name);
@@ -309,7 +311,11 @@ impl ServedDisk {
 
     /// Ends fault injection, because the disk ends.
     pub(super) fn end_injection(&self) {
-        for rule in self.injection.remove(None) {
+        let removed = self.injection.remove(None);
+        if !removed.is_empty() {
+            self.wakeups.wake_all();
+        }
+        for rule in removed {
             log::info!(disk = self.name.as_str(); "fault injection ends with the disk: {rule}");
         }
     }

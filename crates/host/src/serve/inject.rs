@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fault injection: requests of clients fail on purpose, to test the programs that use a disk.
+//! Fault injection: requests of clients fail or are late on purpose, to test the programs that use a disk.
 //!
 //! Guarantees: rules apply to requests as clients send them, before these are striped, split or merged. So sectors are those of the disk,
 //! and a request meets each rule once, even if its export passes it on in pieces. The first rule that hits decides. With one seed, the
 //! same sequence of matching requests gets the same faults. A disk without rules pays one relaxed load per request, of a cache line that
-//! is written only when rules change or end. The rules end with their disk.
+//! is written only when rules change or end. The rules end with their disk. Delayed requests block no thread, and wait no longer than
+//! their rule exists.
 //! Does not do: reach the block layer. Its counters do not include requests that fail here, and a flush that fails here is no failed
 //! flush of the device ([`ServedDisk::failed_flush`](super::ServedDisk::failed_flush)).
 //!
@@ -17,6 +18,7 @@ pub(super) use port::{ClientIo, PortFaults};
 use blk::bio::Op;
 use blk::id::Sector;
 use blk::status::BlkStatus;
+use blk::time::Duration;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::fmt;
@@ -35,20 +37,38 @@ pub const OPS: [(Op, &str); Op::COUNT] = [
 
 /// Maximum number of rules of a disk: each request is compared with all of them.
 const MAX_RULES: usize = 256;
+/// Longest delay.
+const MAX_DELAY: Duration = Duration::from_secs(3600);
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this status and does not reach the disk.
     Error(BlkStatus),
+    /// It reaches the disk after this time, at most an hour.
+    Delay(Duration),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Error(status) => write!(f, "error={}", status.name()),
+            Fault::Delay(time) => match time.as_ns() {
+                ns if ns.is_multiple_of(1_000_000_000) => write!(f, "delay={}s", ns / 1_000_000_000),
+                ns if ns.is_multiple_of(1_000_000) => write!(f, "delay={}ms", ns / 1_000_000),
+                ns if ns.is_multiple_of(1000) => write!(f, "delay={}us", ns / 1000),
+                ns => write!(f, "delay={ns}ns"),
+            },
         }
     }
+}
+
+/// A rule's decision about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hit {
+    /// Number of the rule.
+    rule: u32,
+    fault: Fault,
 }
 
 /// Which requests get a fault.
@@ -74,6 +94,11 @@ impl FaultRule {
     /// # Errors
     /// The value that is out of range, with the rule.
     pub fn check(&self, capacity: Sector) -> Result<(), String> {
+        if let Fault::Delay(time) = self.fault
+            && !(Duration::from_ns(1)..=MAX_DELAY).contains(&time)
+        {
+            return Err(format!("{}: must be longer than 0 and at most {} s", self.fault, MAX_DELAY.as_ms() / 1000));
+        }
         let is_probability = self.probability > 0.0 && self.probability <= 1.0;
         if !is_probability {
             return Err(format!("probability={}: must be above 0 and at most 1", self.probability));
@@ -156,8 +181,8 @@ struct Rule {
 }
 
 impl Rule {
-    /// Returns the fault if the rule hits this request, and adds its number to `missed` if chance spared the request.
-    fn meet(&mut self, op: Op, sectors: &Range<u64>, missed: &mut Vec<u32>) -> Option<Fault> {
+    /// Returns its decision if the rule hits this request, and adds its number to `missed` if chance spared the request.
+    fn meet(&mut self, op: Op, sectors: &Range<u64>, missed: &mut Vec<u32>) -> Option<Hit> {
         let RuleStatus { id, rule, .. } = &self.status;
         if self.status.is_over() || missed.contains(id) || !rule.matches(op, sectors) {
             return None;
@@ -167,7 +192,7 @@ impl Rule {
             return None;
         }
         self.status.hits += 1;
-        Some(self.status.rule.fault)
+        Some(Hit { rule: self.status.id, fault: self.status.rule.fault })
     }
 }
 
@@ -191,6 +216,8 @@ pub struct Injection {
     rules: Mutex<Rules>,
     /// Hits of all rules that the disk has had.
     hits: AtomicU64,
+    /// Number of times that rules were removed. Changed under the lock of `rules`.
+    removals: AtomicU64,
 }
 
 impl Injection {
@@ -204,6 +231,11 @@ impl Injection {
     /// Returns the rules, in the order in which they were added.
     pub fn rules(&self) -> Vec<RuleStatus> {
         self.rules.lock().list.iter().map(|rule| rule.status.clone()).collect()
+    }
+
+    /// Whether requests may be delayed.
+    pub(super) fn has_delays(&self) -> bool {
+        self.rules.lock().list.iter().any(|rule| matches!(rule.status.rule.fault, Fault::Delay(_)))
     }
 
     /// Returns the number of requests that got a fault, since the disk was opened.
@@ -228,12 +260,15 @@ impl Injection {
         Ok(id)
     }
 
-    /// Removes the rule with this number, or with `None` all rules. Returns what was removed.
+    /// Removes the rule with this number, or with `None` all rules. Returns what was removed. The caller wakes the IOThreads, which then
+    /// pass on the requests that the rule has delayed.
     pub(super) fn remove(&self, id: Option<u32>) -> Vec<RuleStatus> {
         let mut rules = self.rules.lock();
         let removed = rules.list.extract_if(.., |rule| id.is_none_or(|id| id == rule.status.id));
         let removed = removed.map(|rule| rule.status).collect();
         self.set_active(&rules);
+        // Relaxed: the wake-up that follows orders it.
+        self.removals.fetch_add(1, Ordering::Relaxed);
         removed
     }
 
@@ -241,15 +276,20 @@ impl Injection {
         self.is_active.store(rules.list.iter().any(|rule| !rule.status.is_over()), Ordering::Relaxed);
     }
 
+    /// Returns a number that changes when rules are removed.
+    fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Relaxed)
+    }
+
     /// Returns the fault of a request, or of a piece of it. `missed` has the rules that the request has met without a hit.
-    fn decide(&self, op: Op, sectors: &Range<u64>, missed: &mut Vec<u32>) -> Option<Fault> {
+    fn decide(&self, op: Op, sectors: &Range<u64>, missed: &mut Vec<u32>) -> Option<Hit> {
         let mut rules = self.rules.lock();
-        let fault = rules.list.iter_mut().find_map(|rule| rule.meet(op, sectors, missed))?;
+        let hit = rules.list.iter_mut().find_map(|rule| rule.meet(op, sectors, missed))?;
         self.hits.fetch_add(1, Ordering::Relaxed);
         if rules.list.iter().all(|rule| rule.status.is_over()) {
             self.set_active(&rules);
         }
-        Some(fault)
+        Some(hit)
     }
 }
 
@@ -271,7 +311,7 @@ mod tests {
     #[test]
     fn rules_hit_their_operations_and_sectors() {
         let injection = Injection::default();
-        let decide = |op, sectors: Range<u64>| injection.decide(op, &sectors, &mut Vec::new());
+        let decide = |op, sectors: Range<u64>| injection.decide(op, &sectors, &mut Vec::new()).map(|hit| hit.fault);
         assert!(!injection.is_active());
         let of_writes = FaultRule { ops: vec![Op::Write, Op::Discard], sectors: Some(8..16), ..rule(MEDIUM) };
         assert_eq!(injection.add(of_writes), Ok(1));
@@ -332,11 +372,19 @@ mod tests {
             let text = refused(FaultRule { sectors: Some(sectors), ..rule(MEDIUM) });
             assert!(text.contains("within the 64 sectors"), "{text}");
         }
+        for delay in [Duration::ZERO, Duration::from_secs(3601)] {
+            let text = refused(rule(Fault::Delay(delay)));
+            assert!(text.starts_with("delay=") && text.ends_with("at most 3600 s"), "{text}");
+        }
         let flush = FaultRule { ops: vec![Op::Flush], sectors: Some(0..1), ..rule(MEDIUM) };
         assert!(refused(flush).contains("a flush has no sectors"));
         let good = FaultRule { sectors: Some(0..64), probability: 0.5, ..rule(MEDIUM) };
         assert_eq!(good.check(Sector(64)), Ok(()));
         assert_eq!(good.to_string(), "error=medium sector=0+64 probability=0.5 seed=1");
+        let times = [7, 1000, 1_500_000, 20_000_000, 3_600_000_000_000].map(|ns| Fault::Delay(Duration::from_ns(ns)));
+        assert!(times.iter().all(|fault| rule(*fault).check(Sector(64)).is_ok()));
+        let texts = times.map(|fault| fault.to_string());
+        assert_eq!(texts, ["delay=7ns", "delay=1us", "delay=1500us", "delay=20ms", "delay=3600s"]);
     }
 
     #[test]

@@ -129,9 +129,20 @@ impl Port {
     #[cold]
     fn submit_with_faults(&mut self, io: ClientIo, now: Instant) {
         let faults = self.faults.get_or_insert_default();
-        if let Some(io) = faults.admit(io, self.disk.injection()) {
+        if let Some(io) = faults.admit(io, self.disk.injection(), now) {
             self.pass_on(io, now);
         }
+    }
+
+    /// Passes on requests whose delay is over.
+    #[cold]
+    fn pass_on_delayed(&mut self, now: Instant) {
+        let Some(mut faults) = self.faults.take() else { return };
+        faults.follow(self.disk.injection());
+        while let Some(io) = faults.take_due(now) {
+            self.pass_on(io, now);
+        }
+        self.faults = Some(faults);
     }
 
     fn pass_on(&mut self, io: ClientIo, now: Instant) {
@@ -159,6 +170,9 @@ impl Port {
     pub(super) fn begin(&mut self, now: Instant) {
         self.sub.start_plug(0);
         self.entry.begin(&mut self.sub, &mut self.blocks, now);
+        if self.faults.is_some() {
+            self.pass_on_delayed(now);
+        }
     }
 
     /// Issues the gathered bios, and collects completed ones.
@@ -218,6 +232,7 @@ impl Port {
         let members = self.disk.members();
         let due = self.hctxs.iter().filter_map(|(member, h)| members[*member].driver.next_due(*h));
         let timers = members.iter().filter_map(|m| m.queue.next_timer());
-        timers.chain(due).min().map(|t| t.since(now))
+        let delayed = self.faults.as_ref().and_then(|f| f.next_due());
+        timers.chain(due).chain(delayed).min().map(|t| t.since(now))
     }
 }

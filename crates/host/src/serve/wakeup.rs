@@ -45,6 +45,11 @@ impl Wakeups {
     pub(super) fn wake(&self, thread: u16) {
         self.get(thread).wake();
     }
+
+    /// Wakes all threads.
+    pub(super) fn wake_all(&self) {
+        self.0.iter().filter_map(OnceLock::get).for_each(Wakeup::wake);
+    }
 }
 
 pub(super) struct Wakeup {

@@ -7,6 +7,7 @@
 use super::message::{Question, RuleMessage};
 use crate::completion;
 use blk::status::BlkStatus;
+use blk::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args};
 use host::clock;
@@ -18,7 +19,7 @@ const REQUESTS: &str = "Which requests";
 
 /// `mqblk ctl inject`.
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("action").args(["error", "list", "remove"]).required(true)))]
+#[command(group(ArgGroup::new("action").args(["error", "delay", "list", "remove"]).required(true)))]
 pub struct InjectArgs {
     /// Name of the disk
     #[arg(add = completion::disks())]
@@ -27,6 +28,9 @@ pub struct InjectArgs {
     #[arg(long, value_name = "STATUS", num_args = 0..=1, default_missing_value = "ioerr", ignore_case = true,
           value_parser = PossibleValuesParser::new(BlkStatus::ERRORS.map(BlkStatus::name)))]
     pub error: Option<String>,
+    /// Delay requests by this time: 100us, 20ms, 5s, 2m; up to an hour
+    #[arg(long, value_name = "TIME", value_parser = delay)]
+    pub delay: Option<u64>,
     /// List the rules of the disk
     #[arg(long)]
     pub list: bool,
@@ -63,6 +67,21 @@ fn removed(text: &str) -> Result<Removed, String> {
     }
 }
 
+/// Nanoseconds of `20ms`.
+fn delay(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_ns = match unit {
+        "us" => Some(1000),
+        "ms" => Some(1_000_000),
+        "s" => Some(1_000_000_000),
+        "m" => Some(60_000_000_000),
+        _ => None,
+    };
+    let ns = number.parse::<u64>().ok().zip(unit_ns).and_then(|(n, unit_ns)| n.checked_mul(unit_ns));
+    ns.ok_or_else(|| "must be a whole number with a unit: 100us, 20ms, 5s or 2m".to_owned())
+}
+
 /// `8`, `8+16`.
 fn sectors(text: &str) -> Result<(u64, u64), String> {
     let (start, count) = text.split_once('+').unwrap_or((text, "1"));
@@ -76,9 +95,12 @@ impl RuleMessage {
     /// # Errors
     /// A word that is unknown, or a key that does not belong to the fault.
     fn rule(&self) -> Result<FaultRule, String> {
-        let fault = match self.fault.as_str() {
-            "error" => Fault::Error(status(self.status.as_deref().unwrap_or("ioerr"))?),
-            other => return Err(format!("fault={other}: must be error")),
+        let fault = match (self.fault.as_str(), &self.status, self.delay_ns) {
+            ("error", word, None) => Fault::Error(status(word.as_deref().unwrap_or("ioerr"))?),
+            ("delay", None, Some(ns)) => Fault::Delay(Duration::from_ns(ns)),
+            ("error", _, Some(_)) => return Err("delay_ns: is only for fault=delay; leave it out".to_owned()),
+            ("delay", ..) => return Err("fault=delay: needs delay_ns, and has no status".to_owned()),
+            (other, ..) => return Err(format!("fault={other}: must be error or delay")),
         };
         let sectors = match (self.sector, self.nr_sectors) {
             (Some(start), nr) => Some(start..start.saturating_add(nr.unwrap_or(1))),
@@ -98,13 +120,15 @@ impl RuleMessage {
 
     /// Returns the message that makes this rule.
     fn of(rule: &FaultRule) -> RuleMessage {
-        let (fault, status) = match rule.fault {
-            Fault::Error(status) => ("error", Some(status.name().to_owned())),
+        let (fault, status, delay_ns) = match rule.fault {
+            Fault::Error(status) => ("error", Some(status.name().to_owned()), None),
+            Fault::Delay(time) => ("delay", None, Some(time.as_ns())),
         };
         let names = OPS.iter().filter(|(op, _)| rule.ops.contains(op)).map(|(_, name)| (*name).to_owned());
         RuleMessage {
             fault: fault.to_owned(),
             status,
+            delay_ns,
             op: names.collect(),
             sector: rule.sectors.as_ref().map(|s| s.start),
             nr_sectors: rule.sectors.as_ref().map(|s| s.end - s.start),
@@ -140,8 +164,10 @@ pub fn question(args: &InjectArgs) -> Question {
     if let Some(Removed(id)) = args.remove {
         return Question::RemoveInjection { disk, id };
     }
+    let fault = if args.delay.is_some() { "delay" } else { "error" };
     let rule = RuleMessage {
-        fault: "error".to_owned(),
+        fault: fault.to_owned(),
+        delay_ns: args.delay,
         status: args.error.as_ref().map(|word| word.to_ascii_lowercase()),
         op: args.op.clone(),
         sector: args.sector.map(|(start, _)| start),
@@ -222,6 +248,12 @@ mod tests {
         assert_eq!(RuleMessage::of(&rule), message);
         let Ok(Question::Inject { rule, .. }) = asked("--sector 9 --error") else { panic!("adds a rule") };
         assert_eq!(rule.rule().unwrap().to_string(), "error=ioerr sector=9+1");
+        let Ok(Question::Inject { rule: message, .. }) = asked("--delay 1500us --op flush") else {
+            panic!("adds a rule")
+        };
+        let rule = message.rule().unwrap();
+        assert_eq!(rule.to_string(), "delay=1500us op=flush");
+        assert_eq!(RuleMessage { probability: None, seed: None, ..RuleMessage::of(&rule) }, message);
         assert_eq!(asked("--list"), Ok(Question::Injections { disk: "a".into() }));
         assert_eq!(asked("--remove 7"), Ok(Question::RemoveInjection { disk: "a".into(), id: Some(7) }));
         assert_eq!(asked("--remove all"), Ok(Question::RemoveInjection { disk: "a".into(), id: None }));
@@ -229,9 +261,18 @@ mod tests {
 
     #[test]
     fn flags_that_do_not_fit_are_rejected() {
-        for flags in
-            ["", "--op read", "--error --list", "--error ok", "--list --count 1", "--remove x", "--error --sector +1"]
-        {
+        for flags in [
+            "",
+            "--op read",
+            "--error --list",
+            "--error --delay 1s",
+            "--delay 1",
+            "--delay 1.5s",
+            "--error ok",
+            "--list --count 1",
+            "--remove x",
+            "--error --sector +1",
+        ] {
             assert!(asked(flags).is_err(), "{flags}");
         }
     }
@@ -239,7 +280,9 @@ mod tests {
     #[test]
     fn messages_that_do_not_fit_are_rejected() {
         let refused = |text: &str| serde_json::from_str::<RuleMessage>(text).unwrap().rule().unwrap_err();
-        assert_eq!(refused(r#"{"fault": "eror"}"#), "fault=eror: must be error");
+        assert_eq!(refused(r#"{"fault": "eror"}"#), "fault=eror: must be error or delay");
+        assert!(refused(r#"{"fault": "error", "delay_ns": 7}"#).contains("only for fault=delay"));
+        assert!(refused(r#"{"fault": "delay"}"#).contains("needs delay_ns"));
         assert!(refused(r#"{"fault": "error", "status": "medum"}"#).contains("did you mean 'medium'?"));
         assert!(refused(r#"{"fault": "error", "op": ["reed"]}"#).contains("did you mean 'read'?"));
         assert!(refused(r#"{"fault": "error", "nr_sectors": 4}"#).contains("needs sector"));

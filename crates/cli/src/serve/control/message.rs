@@ -131,11 +131,14 @@ pub enum Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleMessage {
-    /// `error`
+    /// `error` or `delay`.
     pub fault: String,
-    /// Word of the status; without it `ioerr`.
+    /// Word of the status, for `error`; without it `ioerr`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// The time of a `delay`, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ns: Option<u64>,
     /// Words of the operations; without any, all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub op: Vec<String>,

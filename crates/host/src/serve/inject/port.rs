@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Faults of the requests at one port.
 //!
-//! Guarantees: each piece of a request ends once, here or at the disk. Pieces with the same user data and operation in one round belong to
+//! Guarantees: each piece of a request ends once, here or at the disk. A delayed piece waits until its time, or the end of its rule. Pieces with the same user data and operation in one round belong to
 //! one request: while it is in flight, no other request has its number.
 
-use super::{Fault, Injection};
+use super::{Fault, Hit, Injection};
 use blk::bio::{Bio, Op};
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
 use blk::rmw::ByteIo;
 use blk::submitter::Done;
+use blk::time::Instant;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A request, or a piece of one, as an export passes it on.
@@ -51,9 +53,16 @@ impl ClientIo {
 struct InPieces {
     user_data: u64,
     op: Op,
-    fault: Option<Fault>,
+    hit: Option<Hit>,
     /// The rules that it has met without a hit.
     missed: Vec<u32>,
+}
+
+/// A delayed piece.
+struct Delayed {
+    io: ClientIo,
+    /// Number of the rule.
+    rule: u32,
 }
 
 /// See the module's text.
@@ -63,31 +72,62 @@ pub(in crate::serve) struct PortFaults {
     request: Option<InPieces>,
     /// What has ended without the disk.
     ended: Vec<Done>,
+    /// Delayed pieces by the time at which they reach the disk, and their order.
+    delayed: BTreeMap<(Instant, u64), Delayed>,
+    /// Number of pieces that were delayed so far.
+    delays: u64,
+    /// [`Injection::removals`] when `delayed` was compared with the rules.
+    seen: u64,
 }
 
 impl PortFaults {
     /// Takes a request, or a piece of one, from a client. Returns what reaches the disk now.
-    pub(in crate::serve) fn admit(&mut self, io: ClientIo, injection: &Injection) -> Option<ClientIo> {
-        match self.fault(&io, injection) {
-            None => Some(io),
-            Some(Fault::Error(status)) => {
-                self.ended.push(Done { user_data: io.user_data(), op: io.op(), status });
-                None
+    pub(in crate::serve) fn admit(&mut self, io: ClientIo, injection: &Injection, now: Instant) -> Option<ClientIo> {
+        let Some(Hit { rule, fault }) = self.hit(&io, injection) else { return Some(io) };
+        match fault {
+            Fault::Error(status) => self.ended.push(Done { user_data: io.user_data(), op: io.op(), status }),
+            Fault::Delay(time) => {
+                self.delays += 1;
+                self.delayed.insert((now + time, self.delays), Delayed { io, rule });
             }
         }
+        None
     }
 
-    /// Returns the fault of the request that `io` belongs to.
-    fn fault(&mut self, io: &ClientIo, injection: &Injection) -> Option<Fault> {
+    /// Returns the decision about the request that `io` belongs to.
+    fn hit(&mut self, io: &ClientIo, injection: &Injection) -> Option<Hit> {
         let (user_data, op) = (io.user_data(), io.op());
         if !self.request.as_ref().is_some_and(|r| r.user_data == user_data && r.op == op) {
-            self.request = Some(InPieces { user_data, op, fault: None, missed: Vec::new() });
+            self.request = Some(InPieces { user_data, op, hit: None, missed: Vec::new() });
         }
         let request = self.request.as_mut()?;
-        if request.fault.is_none() {
-            request.fault = injection.decide(op, &io.sectors(), &mut request.missed);
+        if request.hit.is_none() {
+            request.hit = injection.decide(op, &io.sectors(), &mut request.missed);
         }
-        request.fault
+        request.hit
+    }
+
+    /// Makes pieces due whose rule was removed.
+    pub(in crate::serve) fn follow(&mut self, injection: &Injection) {
+        let removals = injection.removals();
+        if std::mem::replace(&mut self.seen, removals) == removals || self.delayed.is_empty() {
+            return;
+        }
+        let rules = injection.rules();
+        let is_ended = |delayed: &Delayed| rules.iter().all(|rule| rule.id != delayed.rule);
+        let due = |((at, number), delayed)| ((if is_ended(&delayed) { Instant::ZERO } else { at }, number), delayed);
+        self.delayed = std::mem::take(&mut self.delayed).into_iter().map(due).collect();
+    }
+
+    /// Takes a delayed piece that reaches the disk now.
+    pub(in crate::serve) fn take_due(&mut self, now: Instant) -> Option<ClientIo> {
+        let first = self.delayed.first_entry().filter(|first| first.key().0 <= now)?;
+        Some(first.remove().io)
+    }
+
+    /// Returns when the next piece is due.
+    pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
+        self.delayed.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Ends a round: appends what has ended here to what has ended at the disk.
@@ -98,7 +138,7 @@ impl PortFaults {
 
     /// Whether no request is here.
     pub(in crate::serve) fn is_idle(&self) -> bool {
-        self.ended.is_empty()
+        self.ended.is_empty() && self.delayed.is_empty()
     }
 }
 
@@ -110,6 +150,9 @@ mod tests {
     use blk::bio::DataRef;
     use blk::id::Sector;
     use blk::status::BlkStatus;
+    use blk::time::Duration;
+
+    const NOW: Instant = Instant::ZERO;
 
     fn write(user_data: u64, sector: u64) -> ClientIo {
         ClientIo::Bio(Bio::write(Sector(sector), 8, DataRef::NONE).with_user_data(user_data))
@@ -123,7 +166,8 @@ mod tests {
         let mut faults = PortFaults::default();
         let mut failed = 0;
         for request in 0..100 {
-            let passed = (0..8).filter(|piece| faults.admit(write(request, 8 * piece), &injection).is_some()).count();
+            let passed =
+                (0..8).filter(|piece| faults.admit(write(request, 8 * piece), &injection, NOW).is_some()).count();
             assert!(passed == 0 || passed == 8, "{passed} of 8 pieces passed");
             let mut done = Vec::new();
             faults.end(&mut done);
@@ -136,8 +180,37 @@ mod tests {
         // A piece outside of the sectors may pass before one inside fails.
         injection.remove(None);
         injection.add(FaultRule { sectors: Some(8..9), count: Some(1), ..medium }).unwrap();
-        let passed: Vec<_> = (0..3).map(|piece| faults.admit(write(7, 8 * piece), &injection).is_some()).collect();
+        let passed: Vec<_> = (0..3).map(|piece| faults.admit(write(7, 8 * piece), &injection, NOW).is_some()).collect();
         assert_eq!((passed, injection.rules()[0].hits), (vec![true, false, false], 1));
+    }
+
+    #[test]
+    fn delays_end_in_time_or_with_their_rule() {
+        let at = |ms| NOW + Duration::from_ms(ms);
+        let delay = |ms, sectors| FaultRule { sectors: Some(sectors), ..rule(Fault::Delay(Duration::from_ms(ms))) };
+        let injection = Injection::default();
+        let slow = injection.add(delay(10, 0..8)).unwrap();
+        injection.add(delay(5, 8..16)).unwrap();
+        let mut faults = PortFaults::default();
+        faults.follow(&injection);
+        let mut admit = |user_data, sector| faults.admit(write(user_data, sector), &injection, NOW).is_some();
+        assert_eq!([admit(1, 0), admit(2, 8), admit(3, 16), admit(4, 8)], [false, false, true, false]);
+        let mut done = Vec::new();
+        faults.end(&mut done);
+        assert!(done.is_empty() && !faults.is_idle());
+        assert_eq!(faults.next_due(), Some(at(5)));
+        assert!(faults.take_due(at(4)).is_none());
+        let due = |faults: &mut PortFaults, now| faults.take_due(now).map(|io| io.user_data());
+        assert_eq!(
+            [due(&mut faults, at(5)), due(&mut faults, at(5)), due(&mut faults, at(5))],
+            [Some(2), Some(4), None]
+        );
+        faults.follow(&injection);
+        assert_eq!((faults.next_due(), due(&mut faults, at(9))), (Some(at(10)), None));
+        injection.remove(Some(slow));
+        faults.follow(&injection);
+        assert_eq!(due(&mut faults, at(5)), Some(1));
+        assert!(faults.is_idle());
     }
 
     #[test]
