@@ -16,7 +16,8 @@ use vuclient::raw::{Format, Notify, Raw, block};
 
 const LONG: Duration = Duration::from_secs(300);
 
-/// Carries out steps with a semicolon between them: an operation, an offset and a length. Prints how each ended.
+/// Carries out steps with a semicolon between them: an operation, an offset and a length. Prints how each ended; of a prefix the length of
+/// the data, which nothing but zeroes may follow.
 const SESSION: &str = "
 import nbd, sys, errno
 h = nbd.NBD()
@@ -30,6 +31,12 @@ for step in sys.argv[2].split(';'):
         elif op == 'zero': h.zero(n, at)
         elif op == 'trim': h.trim(n, at)
         elif op == 'flush': h.flush()
+        elif op == 'prefix':
+            data = h.pread(n, at)
+            kept = len(data) - len(data.lstrip(b'x'))
+            assert not any(data[kept:])
+            print(kept)
+            continue
         print('ok')
     except nbd.Error as e:
         print(errno.errorcode[e.errnum])
@@ -221,6 +228,28 @@ fn a_delayed_request_waits_for_its_rule_and_no_other_waits() {
         drop(waits.join().unwrap());
     });
     d.started.ends().exits(0).says(&["fault injection ends with the disk: rule 1 (delay=3600s op=read)"]);
+}
+
+#[test]
+fn a_torn_write_leaves_its_first_blocks_and_an_error() {
+    let d = Daemon::start(NBD);
+    let mut lengths = Vec::new();
+    for (seed, sector) in [(3, 0), (3, 2048), (4, 4096)] {
+        d.inject(&format!("--torn --seed {seed} --sector {sector}+256"));
+        let at = sector * 512;
+        let results = d.session(&format!("write {at} 131072;prefix {at} 131072"));
+        assert_eq!(results[0], "EIO");
+        lengths.push(results[1].parse::<u64>().unwrap());
+        d.inject("--remove all");
+    }
+    assert!(lengths.iter().all(|n| n.is_multiple_of(512) && *n < 131_072), "{lengths:?}");
+    assert!(lengths[0] == lengths[1] && lengths[0] != lengths[2], "by the seed: {lengths:?}");
+    assert_eq!(d.session("write 0 131072;prefix 0 131072"), ["ok", "131072"]);
+    d.inject("--torn");
+    assert_eq!(d.session("zero 0 131072;read 0 4096;write 0 512;prefix 0 512"), ["ok", "ok", "EIO", "0"]);
+    let mixed = d.ctl(&["inject", "a", "--torn", "--op", "discard"]).exits(2);
+    mixed.says(&["torn: only writes are torn"]);
+    d.ends();
 }
 
 #[test]

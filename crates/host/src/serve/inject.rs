@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fault injection: requests of clients fail or are late on purpose, to test the programs that use a disk.
+//! Fault injection: requests of clients fail, are late or are torn on purpose, to test the programs that use a disk.
 //!
 //! Guarantees: rules apply to requests as clients send them, before these are striped, split or merged. So sectors are those of the disk,
 //! and a request meets each rule once, even if its export passes it on in pieces. The first rule that hits decides. With one seed, the
@@ -47,6 +47,9 @@ pub enum Fault {
     Error(BlkStatus),
     /// It reaches the disk after this time, at most an hour.
     Delay(Duration),
+    /// A write leaves a random number of whole logical blocks from its beginning on the disk, at least one block less than all, and fails
+    /// with [`BlkStatus::IoErr`].
+    Torn,
 }
 
 impl fmt::Display for Fault {
@@ -59,6 +62,7 @@ impl fmt::Display for Fault {
                 ns if ns.is_multiple_of(1000) => write!(f, "delay={}us", ns / 1000),
                 ns => write!(f, "delay={ns}ns"),
             },
+            Fault::Torn => f.write_str("torn"),
         }
     }
 }
@@ -69,6 +73,8 @@ struct Hit {
     /// Number of the rule.
     rule: u32,
     fault: Fault,
+    /// Where to tear a write.
+    random: u64,
 }
 
 /// Which requests get a fault.
@@ -76,7 +82,7 @@ struct Hit {
 pub struct FaultRule {
     /// The fault.
     pub fault: Fault,
-    /// The operations that get it; empty = all.
+    /// The operations that get it; empty = all, or writes if it is [`Fault::Torn`].
     pub ops: Vec<Op>,
     /// A request must touch one of these sectors of 512 bytes; `None` = any request.
     pub sectors: Option<Range<u64>>,
@@ -98,6 +104,9 @@ impl FaultRule {
             && !(Duration::from_ns(1)..=MAX_DELAY).contains(&time)
         {
             return Err(format!("{}: must be longer than 0 and at most {} s", self.fault, MAX_DELAY.as_ms() / 1000));
+        }
+        if self.fault == Fault::Torn && self.ops.iter().any(|op| *op != Op::Write) {
+            return Err("torn: only writes are torn; use op=write, or leave it out".to_owned());
         }
         let is_probability = self.probability > 0.0 && self.probability <= 1.0;
         if !is_probability {
@@ -121,12 +130,16 @@ impl FaultRule {
 
     fn matches(&self, op: Op, sectors: &Range<u64>) -> bool {
         let touches = |wanted: &Range<u64>| wanted.start < sectors.end && sectors.start < wanted.end;
-        (self.ops.is_empty() || self.ops.contains(&op)) && self.sectors.as_ref().is_none_or(touches)
+        let is_op = match self.fault {
+            Fault::Torn => op == Op::Write,
+            Fault::Error(_) | Fault::Delay(_) => self.ops.is_empty() || self.ops.contains(&op),
+        };
+        is_op && self.sectors.as_ref().is_none_or(touches)
     }
 
-    /// Whether its hits depend on random numbers.
+    /// Whether it needs random numbers.
     fn is_random(&self) -> bool {
-        self.probability < 1.0
+        self.probability < 1.0 || self.fault == Fault::Torn
     }
 }
 
@@ -187,12 +200,14 @@ impl Rule {
         if self.status.is_over() || missed.contains(id) || !rule.matches(op, sectors) {
             return None;
         }
-        if rule.is_random() && fraction(self.rng.next_u64()) >= rule.probability {
+        if rule.probability < 1.0 && fraction(self.rng.next_u64()) >= rule.probability {
             missed.push(*id);
             return None;
         }
         self.status.hits += 1;
-        Some(Hit { rule: self.status.id, fault: self.status.rule.fault })
+        let fault = self.status.rule.fault;
+        let random = if fault == Fault::Torn { self.rng.next_u64() } else { 0 };
+        Some(Hit { rule: self.status.id, fault, random })
     }
 }
 
@@ -378,9 +393,13 @@ mod tests {
         }
         let flush = FaultRule { ops: vec![Op::Flush], sectors: Some(0..1), ..rule(MEDIUM) };
         assert!(refused(flush).contains("a flush has no sectors"));
+        let discard = FaultRule { ops: vec![Op::Write, Op::Discard], ..rule(Fault::Torn) };
+        assert!(refused(discard).contains("only writes are torn"));
         let good = FaultRule { sectors: Some(0..64), probability: 0.5, ..rule(MEDIUM) };
         assert_eq!(good.check(Sector(64)), Ok(()));
         assert_eq!(good.to_string(), "error=medium sector=0+64 probability=0.5 seed=1");
+        let torn = FaultRule { ops: vec![Op::Write], ..rule(Fault::Torn) };
+        assert_eq!((torn.check(Sector(64)), torn.to_string()), (Ok(()), "torn op=write seed=1".to_owned()));
         let times = [7, 1000, 1_500_000, 20_000_000, 3_600_000_000_000].map(|ns| Fault::Delay(Duration::from_ns(ns)));
         assert!(times.iter().all(|fault| rule(*fault).check(Sector(64)).is_ok()));
         let texts = times.map(|fault| fault.to_string());

@@ -145,6 +145,15 @@ impl Port {
         self.faults = Some(faults);
     }
 
+    /// Passes on what torn writes leave on the disk.
+    #[cold]
+    fn pass_on_torn(&mut self, now: Instant) {
+        let Some(mut faults) = self.faults.take() else { return };
+        let block = u64::from(self.disk.limits().logical_block_size);
+        faults.tear(block, |io| self.pass_on(io, now));
+        self.faults = Some(faults);
+    }
+
     fn pass_on(&mut self, io: ClientIo, now: Instant) {
         match io {
             ClientIo::Bio(bio) => self.entry.submit(&mut self.sub, &mut self.blocks, bio, now),
@@ -178,11 +187,14 @@ impl Port {
     /// Issues the gathered bios, and collects completed ones.
     #[inline]
     pub(super) fn end(&mut self, now: Instant, done: &mut Vec<Done>) {
+        if self.faults.as_ref().is_some_and(|f| f.has_torn()) {
+            self.pass_on_torn(now);
+        }
         let before = done.len();
         self.sub.finish(now, done);
         self.entry.end(done, before);
         if let Some(faults) = &mut self.faults {
-            faults.end(done);
+            faults.end(done, before);
             if faults.is_idle() && !self.disk.injection().is_active() {
                 self.faults = None;
             }

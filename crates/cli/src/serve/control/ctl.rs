@@ -113,7 +113,7 @@ pub enum CtlCommand {
         /// Number of the group as in mqblk multipath -ll, counted from 1
         group: usize,
     },
-    /// Make requests of a disk's clients fail or wait, to test the programs that use the disk
+    /// Make requests of a disk's clients fail, wait or be torn, to test the programs that use the disk
     Inject(InjectArgs),
     /// Move a virtqueue to another IOThread, under I/O
     Move {

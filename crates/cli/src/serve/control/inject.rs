@@ -19,7 +19,7 @@ const REQUESTS: &str = "Which requests";
 
 /// `mqblk ctl inject`.
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("action").args(["error", "delay", "list", "remove"]).required(true)))]
+#[command(group(ArgGroup::new("action").args(["error", "delay", "torn", "list", "remove"]).required(true)))]
 pub struct InjectArgs {
     /// Name of the disk
     #[arg(add = completion::disks())]
@@ -31,6 +31,9 @@ pub struct InjectArgs {
     /// Delay requests by this time: 100us, 20ms, 5s, 2m; up to an hour
     #[arg(long, value_name = "TIME", value_parser = delay)]
     pub delay: Option<u64>,
+    /// Tear writes: a random number of whole blocks is written, and the write fails
+    #[arg(long)]
+    pub torn: bool,
     /// List the rules of the disk
     #[arg(long)]
     pub list: bool,
@@ -98,9 +101,11 @@ impl RuleMessage {
         let fault = match (self.fault.as_str(), &self.status, self.delay_ns) {
             ("error", word, None) => Fault::Error(status(word.as_deref().unwrap_or("ioerr"))?),
             ("delay", None, Some(ns)) => Fault::Delay(Duration::from_ns(ns)),
+            ("torn", None, None) => Fault::Torn,
             ("error", _, Some(_)) => return Err("delay_ns: is only for fault=delay; leave it out".to_owned()),
             ("delay", ..) => return Err("fault=delay: needs delay_ns, and has no status".to_owned()),
-            (other, ..) => return Err(format!("fault={other}: must be error or delay")),
+            ("torn", ..) => return Err("fault=torn: has no status and no delay_ns; leave them out".to_owned()),
+            (other, ..) => return Err(format!("fault={other}: must be error, delay or torn")),
         };
         let sectors = match (self.sector, self.nr_sectors) {
             (Some(start), nr) => Some(start..start.saturating_add(nr.unwrap_or(1))),
@@ -123,6 +128,7 @@ impl RuleMessage {
         let (fault, status, delay_ns) = match rule.fault {
             Fault::Error(status) => ("error", Some(status.name().to_owned()), None),
             Fault::Delay(time) => ("delay", None, Some(time.as_ns())),
+            Fault::Torn => ("torn", None, None),
         };
         let names = OPS.iter().filter(|(op, _)| rule.ops.contains(op)).map(|(_, name)| (*name).to_owned());
         RuleMessage {
@@ -164,7 +170,11 @@ pub fn question(args: &InjectArgs) -> Question {
     if let Some(Removed(id)) = args.remove {
         return Question::RemoveInjection { disk, id };
     }
-    let fault = if args.delay.is_some() { "delay" } else { "error" };
+    let fault = match args {
+        InjectArgs { torn: true, .. } => "torn",
+        InjectArgs { delay: Some(_), .. } => "delay",
+        _ => "error",
+    };
     let rule = RuleMessage {
         fault: fault.to_owned(),
         delay_ns: args.delay,
@@ -254,6 +264,8 @@ mod tests {
         let rule = message.rule().unwrap();
         assert_eq!(rule.to_string(), "delay=1500us op=flush");
         assert_eq!(RuleMessage { probability: None, seed: None, ..RuleMessage::of(&rule) }, message);
+        let Ok(Question::Inject { rule, .. }) = asked("--torn --seed 3") else { panic!("adds a rule") };
+        assert_eq!(rule.rule().unwrap().to_string(), "torn seed=3");
         assert_eq!(asked("--list"), Ok(Question::Injections { disk: "a".into() }));
         assert_eq!(asked("--remove 7"), Ok(Question::RemoveInjection { disk: "a".into(), id: Some(7) }));
         assert_eq!(asked("--remove all"), Ok(Question::RemoveInjection { disk: "a".into(), id: None }));
@@ -266,6 +278,7 @@ mod tests {
             "--op read",
             "--error --list",
             "--error --delay 1s",
+            "--error --torn",
             "--delay 1",
             "--delay 1.5s",
             "--error ok",
@@ -280,7 +293,8 @@ mod tests {
     #[test]
     fn messages_that_do_not_fit_are_rejected() {
         let refused = |text: &str| serde_json::from_str::<RuleMessage>(text).unwrap().rule().unwrap_err();
-        assert_eq!(refused(r#"{"fault": "eror"}"#), "fault=eror: must be error or delay");
+        assert_eq!(refused(r#"{"fault": "eror"}"#), "fault=eror: must be error, delay or torn");
+        assert!(refused(r#"{"fault": "torn", "status": "medium"}"#).contains("has no status"));
         assert!(refused(r#"{"fault": "error", "delay_ns": 7}"#).contains("only for fault=delay"));
         assert!(refused(r#"{"fault": "delay"}"#).contains("needs delay_ns"));
         assert!(refused(r#"{"fault": "error", "status": "medum"}"#).contains("did you mean 'medium'?"));

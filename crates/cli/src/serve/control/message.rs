@@ -131,7 +131,7 @@ pub enum Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleMessage {
-    /// `error` or `delay`.
+    /// `error`, `delay` or `torn`.
     pub fault: String,
     /// Word of the status, for `error`; without it `ioerr`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
