@@ -3,7 +3,7 @@
 //!
 //! Guarantees: [`Confinement::in_effect`] is what the kernel reports, not what was asked for. Needs from callers: the functions for one
 //! thread are called before the first other thread starts, because later threads inherit the state. Does not do: change the user
-//! ([`privileges`](crate::privileges)), filter system calls or paths.
+//! ([`privileges`](crate::privileges)), filter system calls ([`sandbox`](crate::sandbox)).
 //!
 //! Source: prctl(2), capabilities(7), proc_pid_status(5), Linux Documentation/userspace-api/no_new_privs.rst.
 
@@ -29,6 +29,28 @@ pub struct Confinement {
     pub bounding_set: u64,
     /// Capabilities that a program inherits, as a mask: inheritable and ambient ones.
     pub inherited: u64,
+    /// The threads whose system calls the kernel filters (seccomp), for this process or the one that started it.
+    pub filtered_threads: FilteredThreads,
+}
+
+/// How many threads have filters of system calls. Numbers would change whenever a thread starts or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum FilteredThreads {
+    NoThread,
+    SomeThreads,
+    AllThreads,
+}
+
+impl FilteredThreads {
+    /// Returns `none`, `some` or `all`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FilteredThreads::NoThread => "none",
+            FilteredThreads::SomeThreads => "some",
+            FilteredThreads::AllThreads => "all",
+        }
+    }
 }
 
 impl Confinement {
@@ -38,18 +60,44 @@ impl Confinement {
     /// /proc cannot be read.
     pub fn in_effect() -> Result<Confinement> {
         let status = fs::read_to_string("/proc/self/status").map_err(|e| Error::os(e, "/proc/self/status"))?;
-        let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim).unwrap_or_default();
         // Ambient capabilities came with Linux 4.3.
-        let mask = |key: &str| u64::from_str_radix(field(key), 16).unwrap_or_default();
+        let mask = |key: &str| u64::from_str_radix(field(&status, key), 16).unwrap_or_default();
         let dumpable = rustix::process::dumpable_behavior().map_err(|e| Error::os(e.into(), "PR_GET_DUMPABLE"))?;
         Ok(Confinement {
-            no_new_privs: field("NoNewPrivs:") == "1",
+            no_new_privs: field(&status, "NoNewPrivs:") == "1",
             dumpable: dumpable != DumpableBehavior::NotDumpable,
             capabilities: mask("CapPrm:"),
             bounding_set: mask("CapBnd:"),
             inherited: mask("CapInh:") | mask("CapAmb:"),
+            filtered_threads: filtered_threads()?,
         })
     }
+}
+
+/// Returns a field of a status file in /proc; empty if there is none.
+fn field<'a>(status: &'a str, key: &str) -> &'a str {
+    status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim).unwrap_or_default()
+}
+
+/// Reads the status of each thread of this process.
+fn filtered_threads() -> Result<FilteredThreads> {
+    let failed = |e| Error::os(e, "/proc/self/task");
+    let (mut any, mut all) = (false, true);
+    for task in fs::read_dir("/proc/self/task").map_err(failed)? {
+        // A thread may have ended meanwhile.
+        let Ok(status) = fs::read_to_string(task.map_err(failed)?.path().join("status")) else { continue };
+        // The kernel's own workers make no system calls.
+        if !field(&status, "Name:").starts_with("iou-") {
+            let is_filtered = field(&status, "Seccomp:") == "2";
+            any |= is_filtered;
+            all &= is_filtered;
+        }
+    }
+    Ok(match (any, all) {
+        (false, _) => FilteredThreads::NoThread,
+        (true, false) => FilteredThreads::SomeThreads,
+        (true, true) => FilteredThreads::AllThreads,
+    })
 }
 
 /// Programs that this process starts gain no privileges, not even set-uid ones. Call it before the first other thread starts.

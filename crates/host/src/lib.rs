@@ -28,12 +28,14 @@
 //! | [`service`] | notifications to the service manager |
 //! | [`privileges`] | giving up root |
 //! | [`confinement`] | giving up what programs could gain, and core dumps |
+//! | [`sandbox`] | denying system calls to a daemon |
 //! | [`secrets`] | names of targets without their passwords |
 //! | [`ratelimit`] | limits of repeated log messages, with counts |
 //! | [`shell`] | quoting of words in printed commands |
 //! | [`error`] | the one error type |
 
 pub mod confinement;
+pub mod sandbox;
 pub mod error;
 pub mod ratelimit;
 pub mod secrets;

@@ -25,6 +25,15 @@ pub enum TlsChoice {
     Require,
 }
 
+/// `--sandbox`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SandboxChoice {
+    /// Deny it, as far as the kernel can.
+    On,
+    /// Deny nothing.
+    Off,
+}
+
 /// `mqblk serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
@@ -84,6 +93,9 @@ pub struct ServeArgs {
     /// Allow core dumps, and debuggers of the same user, even while passwords or private keys are in memory, and after --user
     #[arg(help_heading = DAEMON, long)]
     pub core_dumps: bool,
+    /// Deny the daemon what it never needs, such as other programs and processes, if the kernel can
+    #[arg(help_heading = DAEMON, long, value_enum, default_value_t = SandboxChoice::On, value_name = "on | off")]
+    pub sandbox: SandboxChoice,
     /// Format of the log on standard error
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub log_format: Format,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When `mqblk serve` gives up what, and how `mqblk ctl list` shows it.
 //!
-//! Guarantees: before any other thread starts, programs that are started gain no powers, and with `--user` none has a capability. While
-//! something with a password or private key is served, there is no core dump. Does not do: look for secrets in images or in clients' data.
+//! Guarantees: before any other thread starts, programs that are started gain no powers, and with `--user` none has a capability. With
+//! `--sandbox on` no program can be started, unless users other than root mount by one. While something with a password or private key is
+//! served, there is no core dump. Does not do: look for secrets in images or in clients' data.
 
-use super::args::ServeArgs;
+use super::args::{SandboxChoice, ServeArgs};
 use crate::status::Failure;
 use host::confinement::{self, Confinement};
 use host::privileges::uid;
+use host::sandbox;
 use host::serve::plan::{ExportKind, ServePlan};
 use serde_json::{Value, json};
 
@@ -30,6 +32,12 @@ pub fn begin(args: &ServeArgs, plan: &ServePlan) -> Result<Vec<String>, Failure>
         );
     }
     protect_secrets(args, plan)?;
+    if args.sandbox == SandboxChoice::On
+        && !needs_helper
+        && let Err(e) = sandbox::begin()
+    {
+        warnings.push(format!("{e}; the daemon runs as with --sandbox off"));
+    }
     Ok(warnings)
 }
 
@@ -62,6 +70,7 @@ pub fn value() -> Value {
             "capabilities": mask(is.capabilities),
             "bounding_set": mask(is.bounding_set),
             "inherited": mask(is.inherited),
+            "filtered_threads": is.filtered_threads.name(),
         })
     })
 }

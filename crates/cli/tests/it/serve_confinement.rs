@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a daemon gives up: powers of programs, and its memory in core dumps. As the kernel reports it, and as `mqblk ctl list` does.
+//! What a daemon gives up: powers of programs, system calls, and its memory in core dumps. As the kernel reports it, and as
+//! `mqblk ctl list` does.
 
 use crate::certificates;
 use crate::common;
@@ -68,6 +69,44 @@ fn no_program_gains_powers_and_after_user_none_has_any() {
     for key in ["bounding_set", "capabilities", "inherited"] {
         assert_eq!(is[key], NONE, "{is}");
     }
+    ends(daemon);
+}
+
+/// Returns the number of filters that this process has, as one in a container may. A daemon inherits them.
+fn inherited_filters() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let count = status.lines().find_map(|l| l.strip_prefix("Seccomp_filters:")).expect("Linux 5.9");
+    count.trim().parse().unwrap()
+}
+
+#[test]
+fn system_calls_are_filtered_unless_switched_off() {
+    let dir = directory("sandbox");
+    for (sandbox, own) in [(&["--sandbox=on"][..], 1), (&["--sandbox=off"][..], 0), (&[][..], 1)] {
+        let args = [&["serve", "a.img", "--control=ctl.sock"][..], sandbox].concat();
+        let daemon = dir.start(&args, "serving");
+        let filters = inherited_filters() + own;
+        all_threads(daemon.id(), "Seccomp_filters:", &filters.to_string());
+        let is = confinement(&dir);
+        let filtered = if filters > 0 { "all" } else { "none" };
+        assert_eq!(is["filtered_threads"], filtered, "{sandbox:?} {is}");
+        ends(daemon);
+    }
+}
+
+/// A user other than root mounts by a program. A daemon that began without such an export cannot start it any more.
+#[test]
+fn a_filtered_daemon_starts_no_program_to_mount() {
+    let dir = directory("sandbox-mount");
+    fs::copy(env!("CARGO_BIN_EXE_mqblk"), dir.path("mqblk")).unwrap();
+    let args = ["serve", "a.img", "--control=ctl.sock"];
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "./mqblk"]).args(args);
+    let daemon = Dir::start_command(command.current_dir(dir.as_path()).stdin(Stdio::null()), &args, "serving");
+    let fuse = "[[export]]\ntype = \"fuse\"\ndisk = \"b\"\nmountpoint = \"mount\"\n";
+    dir.file("mount", "").file("more.toml", &format!("[[disk]]\nname = \"b\"\ntarget = \"ram:size=1m\"\n{fuse}"));
+    let done = dir.mqblk(&["ctl", "--control=ctl.sock", "add", "more.toml"]).exits(2);
+    done.says(&["this process starts no programs: start it with this export"]);
     ends(daemon);
 }
 

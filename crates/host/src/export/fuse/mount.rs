@@ -192,14 +192,18 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     }
     let mut helper = Command::new("fusermount3");
     helper.args(["-o", &words, "--"]).arg(at).env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs));
+    let is_confined = Confinement::in_effect().is_ok_and(|is| is.no_new_privs);
     let done = helper.output().map_err(|e| {
-        let ctx = format!("cannot mount at '{at_text}': that takes root, or the program fusermount3 (package fuse3)");
-        Error::os(e, ctx)
+        let why = if is_confined && e.raw_os_error() == Some(libc::EPERM) {
+            "this process starts no programs: start it with this export"
+        } else {
+            "that takes root, or the program fusermount3 (package fuse3)"
+        };
+        Error::os(e, format!("cannot mount at '{at_text}': {why}"))
     })?;
     drop(helper);
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        let is_confined = Confinement::in_effect().is_ok_and(|is| is.no_new_privs);
         let why = if is_confined {
             "; this process has no_new_privs, which set-uid programs respect: start it with this export"
         } else {
