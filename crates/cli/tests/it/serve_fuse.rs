@@ -228,10 +228,11 @@ fn an_ordinary_user_mounts_too() {
         until grep -q 'serving on' err; do kill -0 $daemon || { cat err; exit 3; }; done
         id -un; stat -c '%s %U' mount; grep -c \"$PWD/mount fuse.mqblk rw\" /proc/mounts
         dd if=/dev/zero of=mount bs=4k count=10 conv=notrunc,fsync oflag=direct 2>/dev/null && echo written
+        [ $(grep -h '^Seccomp_filters:' /proc/$daemon/task/*/status | sort -u | wc -l) = 2 ] && echo only IOThreads are filtered
         kill $daemon; wait $daemon; echo status $?; stat -c %s mount; grep -c \"$PWD/mount\" /proc/mounts; cat err",
     );
     let script = "chown -R nobody . && mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse &&
         setpriv --reuid=nobody --clear-groups bash as-user";
     let done = dir.program("unshare", &["--mount", "bash", "-c", script]);
-    done.prints(&["nobody\n33554432 nobody\n1\nwritten\nstatus 0\n0\n0\n"]);
+    done.prints(&["nobody\n33554432 nobody\n1\nwritten\nonly IOThreads are filtered\nstatus 0\n0\n0\n"]);
 }

@@ -20,6 +20,7 @@ use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::process::{allowed_cpus, pin_thread};
+use crate::sandbox::{self, Role};
 use blk::settings::QueueConfig;
 use blk::stripe::StripeMap;
 use blk::time::Duration;
@@ -198,6 +199,7 @@ impl IoThreads {
         let mut thread = IoThread::new(number as u16, options, &self.wakeups, receiver, Arc::clone(&has_mail))?;
         let (cpus, (started, start)) = (options.cpus.clone(), mpsc::channel());
         let run = move || {
+            sandbox::enter(Role::IoThread);
             let pinned = if cpus.is_empty() { Ok(()) } else { pin_thread(&cpus) };
             let go = pinned.is_ok();
             let _ = started.send(pinned);

@@ -20,6 +20,7 @@ use crate::handed;
 use crate::nbd::wire::MAX_PAYLOAD;
 use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
+use crate::sandbox::{self, Role};
 use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
 use crate::served_path::ServedPath;
@@ -149,9 +150,14 @@ impl NbdExport {
             registry: Arc::default(),
         });
         let accepting = Arc::clone(&shared);
+        // Each client gets the certificates that are in the files when it connects.
+        let role = if shared.tls.is_some() { Role::TlsClients } else { Role::Clients };
         let thread = std::thread::Builder::new()
             .name("mqblk-nbd".into())
-            .spawn(move || accepting.accept())
+            .spawn(move || {
+                sandbox::enter(role);
+                accepting.accept();
+            })
             .map_err(|e| Error::os(e, "cannot start the thread of an NBD server"))?;
         Ok(NbdExport { shared, address, file, socket_mode, thread: Some(thread) })
     }

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use crate::mem::Alarm;
 use crate::net::socket::{self, SocketFile};
+use crate::sandbox::{self, Role};
 use crate::serve::running::{Clients, ExportPlace, RunningExport};
 use crate::serve::{IoThreads, ServedDisk};
 use crate::served_path::ServedPath;
@@ -171,7 +172,10 @@ impl VhostExport {
         };
         let thread = std::thread::Builder::new()
             .name("mqblk-vhost".into())
-            .spawn(move || server.run())
+            .spawn(move || {
+                sandbox::enter(Role::Clients);
+                server.run();
+            })
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
         let (socket, thread, threads) = (Some(file), Some(thread), Arc::clone(threads));
         Ok(VhostExport { socket, socket_mode, stop, shared, thread, threads, front })
