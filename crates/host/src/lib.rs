@@ -28,7 +28,7 @@
 //! | [`service`] | notifications to the service manager |
 //! | [`privileges`] | giving up root |
 //! | [`confinement`] | giving up what programs could gain, and core dumps |
-//! | [`sandbox`] | denying system calls to a daemon |
+//! | [`sandbox`] | denying system calls and paths to a daemon |
 //! | [`secrets`] | names of targets without their passwords |
 //! | [`ratelimit`] | limits of repeated log messages, with counts |
 //! | [`shell`] | quoting of words in printed commands |

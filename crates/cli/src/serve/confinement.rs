@@ -70,6 +70,7 @@ pub fn value() -> Value {
             "bounding_set": mask(is.bounding_set),
             "inherited": mask(is.inherited),
             "filtered_threads": is.filtered_threads.name(),
+            "paths_denied": sandbox::denies_paths(),
         })
     })
 }

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Filters of system calls (seccomp), so that a client that takes over a daemon can do less on its host.
 //!
-//! [`begin`] is for all threads. A thread that clients talk to, or that serves their requests, enters a role that is denied more.
+//! [`begin`] is for all threads. A thread that clients talk to, or that serves their requests, enters a role that is denied more, and cannot
+//! use paths (`paths`).
 //!
 //! Guarantees: a denied call fails with EPERM, and so do those of threads that start later. Nothing undoes a filter. A call of another
 //! architecture (32-bit code) kills the process. In programs that do not call [`begin`], no thread is filtered. Needs from callers:
-//! [`begin`] is called before the first other thread starts, because a filter is of one thread and of those that it starts. Does not: see
-//! what io_uring does for the thread, or know system calls that are newer than its lists.
+//! [`begin`] is called before the first other thread starts, because a filter is of one thread and of those that it starts. Does not:
+//! filter what io_uring does for the thread, except for paths and TCP; know system calls that are newer than its lists.
 //!
 //! Source: seccomp(2), Linux Documentation/userspace-api/seccomp_filter.rst.
 
 mod calls;
+mod paths;
 
 use crate::error::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +35,9 @@ pub(crate) enum Role {
 /// Whether threads with a role confine themselves.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
+/// Whether all threads with a role are denied paths, by Landlock; `None` = there was no such thread yet.
+static PATHS_DENIED: Mutex<Option<bool>> = Mutex::new(None);
+
 /// Denies what no thread of a daemon needs, to the calling thread and all that it starts: other programs, other processes, modules, keys,
 /// namespaces and settings of the host. Sets no_new_privs. With `only_roles`, only threads with a role are denied anything, and other
 /// threads can still start programs, with their powers.
@@ -47,15 +53,28 @@ pub fn begin(only_roles: bool) -> Result<()> {
     Ok(())
 }
 
-/// Denies the calling thread, and those that it starts, what the role does not need, if [`begin`] was called. Logs a failure; the thread is
-/// as before then.
+/// Denies the calling thread, and those that it starts, what the role does not need, if [`begin`] was called. Logs a failure; the thread
+/// can do more then.
 pub(crate) fn enter(role: Role) {
     // Relaxed: it was set before this thread started.
-    if IS_USED.load(Ordering::Relaxed)
-        && let Err(e) = confine(role)
-    {
-        log::warn!("{e}; a thread runs as with --sandbox off");
+    if !IS_USED.load(Ordering::Relaxed) {
+        return;
     }
+    let is_denied = paths::deny(role).unwrap_or_else(|e| {
+        log::warn!("cannot deny paths: {e}; a thread may use all");
+        false
+    });
+    let mut all = PATHS_DENIED.lock();
+    *all = Some(is_denied && *all != Some(false));
+    drop(all);
+    if let Err(e) = confine(role) {
+        log::warn!("{e}; a thread may make all");
+    }
+}
+
+/// Whether all threads that serve clients are denied paths. The kernel does not report that.
+pub fn denies_paths() -> bool {
+    *PATHS_DENIED.lock() == Some(true)
 }
 
 fn confine(role: Role) -> Result<()> {
@@ -81,7 +100,7 @@ mod tests {
     use std::process::Command;
 
     /// A file of a test, and its path.
-    fn file(test: &str) -> (File, PathBuf) {
+    pub(super) fn file(test: &str) -> (File, PathBuf) {
         let path = std::env::temp_dir().join(format!("mqblk-sandbox-{test}-{}", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         (file, path)
