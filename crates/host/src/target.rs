@@ -15,6 +15,7 @@ pub use crate::driver::options::bytes;
 pub(crate) use crate::driver::target::add_new;
 pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 
+use crate::driver::file::{self, FilePart};
 use crate::driver::iscsi::IscsiTarget;
 use crate::driver::model::ModelOptions;
 use crate::driver::multipath::target::MultipathTarget;
@@ -219,6 +220,14 @@ impl TargetSpec {
             TargetSpec::File(path) if e.kind() == ErrorKind::NotFound => no_such_file(e, &path.to_string_lossy()),
             _ => e,
         })
+    }
+
+    /// As [`TargetSpec::open`], for a part of its file or block device. Other targets are opened as a whole.
+    pub(crate) fn open_part(&self, part: FilePart, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        match self {
+            TargetSpec::File(path) if !part.is_whole() => file::open_part(path, part, needs, regions),
+            _ => self.open(needs, regions),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};
 use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
 use host::driver::Aio;
+use host::driver::file::FilePart;
 use host::serve::check::{FreshNames, PlanErrors, PlanItem};
 use host::serve::cpus;
 use host::serve::export_spec::ExportKeys;
@@ -156,6 +157,7 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     let plan = DiskPlan {
         read_only: section.flag("read_only").unwrap_or(plain.read_only),
         serial: section.string("serial", "DATA0001"),
+        part: FilePart { offset: bytes(&mut section, "offset").unwrap_or(0), size: bytes(&mut section, "size") },
         geometry: Geometry {
             logical: section.number("logical_block_size", 0..=u32::MAX.into()).map(|n| n as u32),
             physical: section.number("physical_block_size", 0..=u32::MAX.into()).map(|n| n as u32),
@@ -176,6 +178,20 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     };
     section.end();
     plan
+}
+
+/// Reads bytes: a whole number, or a text with a unit.
+fn bytes(section: &mut Section<'_, '_>, key: &'static str) -> Option<u64> {
+    let Found { value, .. } = section.get(key)?;
+    let bytes = match value {
+        DeValue::String(text) => host::target::bytes(text),
+        other => whole(other),
+    };
+    if bytes.is_none() {
+        section
+            .refuse(key, format!("{key}={}: must be bytes, such as {key} = 1048576 or {key} = \"1m\"", text_of(value)));
+    }
+    bytes
 }
 
 /// Returns the default name of a disk: the last part of its path or export name, its RBD image, or else the kind of its target.

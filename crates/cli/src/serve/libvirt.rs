@@ -4,8 +4,8 @@
 //!
 //! Guarantees: a disk behaves as in QEMU, or a warning names the difference; a mapping follows libvirt's rules. Elements that are read:
 //! `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
-//! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>`, `<target>`, `<readonly>`,
-//! `<serial>`, `<iotune>`. `others` has what becomes of all other elements.
+//! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>` with `<slices>`, `<target>`,
+//! `<readonly>`, `<serial>`, `<iotune>`. `others` has what becomes of all other elements.
 //! Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
 //! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does
 //! not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
@@ -14,6 +14,7 @@
 
 use super::defaults::Defaults;
 use ::config::reader::shown;
+use host::driver::file::FilePart;
 use host::serve::check::FreshNames;
 use host::serve::cpus;
 use host::serve::geometry::Geometry;
@@ -59,13 +60,13 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
         let dev = disk.target.as_ref().and_then(|t| t.dev.as_deref()).unwrap_or("?");
         let of = format!("disk '{}'", shown(dev));
         let found = others.keeps_out().map_or_else(|| image(disk), Err);
-        match found.and_then(|path| Ok((path, geometry(disk)?))) {
+        match found.and_then(|path| Ok((path, geometry(disk)?, part(disk)?))) {
             Err(why) => made.warnings.push(format!("{of} is left out: {why}")),
-            Ok((path, geometry)) => {
+            Ok((path, geometry, part)) => {
                 let name = names.0.take(dev);
                 made.warnings.extend(others.warnings(&of));
                 let plan = disk_plan(disk, &name, path, &of, &mut made.warnings)?;
-                let plan = DiskPlan { geometry, ..plan };
+                let plan = DiskPlan { geometry, part, ..plan };
                 let export = names.1.take(&format!("{domain_name}.{name}.vhost"));
                 let queues = num_queues(&domain, disk).map_err(|e| format!("{of}: {e}"))?;
                 let kind = ExportKind::VhostUserBlk(VhostUserPlan {
@@ -329,6 +330,20 @@ fn geometry(disk: &Disk) -> Result<Geometry, String> {
         physical: size("physical_block_size", physical_block_size)?,
     };
     geometry.check().map(|()| geometry).map_err(|(_, text)| text)
+}
+
+/// Returns the part of the image that is the disk, as `<slices>` has it.
+fn part(disk: &Disk) -> Result<FilePart, String> {
+    let all = disk.source.as_ref().and_then(|s| s.slices.as_ref()).map(|s| s.slices.as_slice()).unwrap_or_default();
+    let slice = match all {
+        [] => return Ok(FilePart::default()),
+        [slice] if slice.kind.as_deref() == Some("storage") => slice,
+        _ => return Err("its <slices> is not one <slice type='storage'>".to_owned()),
+    };
+    let offset = number(&slice.offset, "slice/@offset")?.ok_or("<slice> needs an offset")?;
+    let size = number(&slice.size, "slice/@size")?.ok_or("<slice> needs a size")?;
+    let part = FilePart { offset, size: Some(size) };
+    part.check().map(|()| part).map_err(|(_, text)| format!("<slice>: {text}"))
 }
 
 #[cfg(test)]

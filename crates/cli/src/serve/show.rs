@@ -66,6 +66,8 @@ fn disk_line(disk: &DiskPlan, possible: &LazyCell<Aio>) -> String {
         None => targets.join(" "),
         Some(stripe) => format!("stripe in chunks of {} over {}", stripe.chunk_text(), targets.join(" ")),
     }];
+    parts.extend((disk.part.offset > 0).then(|| format!("offset={}", disk.part.offset)));
+    parts.extend(disk.part.size.map(|size| format!("size={size}")));
     if disk.read_only {
         parts.push("read-only".to_owned());
     }
@@ -157,6 +159,8 @@ fn disk_json(disk: &DiskPlan, possible: &LazyCell<Aio>) -> Value {
         disk.settings.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect();
     let mut all = json!({
         "name": disk.name,
+        "offset": disk.part.offset,
+        "size": disk.part.size,
         "read_only": disk.read_only,
         "serial": disk.serial,
         "direct": disk.direct,

@@ -165,7 +165,7 @@ fn the_example_configuration_works() {
     ]);
     let done = dry_run(&dir, &[&example, "--set", "scheduler=none"]).exits(2);
     done.says(&[
-        "serve.toml:34: nr_requests=128",
+        "serve.toml:36: nr_requests=128",
         "must be at most queue_depth=64 with scheduler 'none'",
         "(disk 'data')",
     ]);
@@ -193,8 +193,8 @@ fn bad_configurations_are_refused_with_their_lines() {
         &format!("[[disk]]\ntarget = \"null\"\nreadonly = true\n{export}"),
         &["c.toml:3: readonly: is no key of [[disk]]; did you mean 'read_only'? Keys: aio, allow_mounted_write, \
              allow_stale_writes, checker_timeout, chunk, conf, detect_prio, direct, discard, failback, fast_io_fail_tmo, format, hardware_handler, logical_block_size, \
-             max_polling_interval, name, no_path_retry, on_enospc, path_checker, path_cpus, path_grouping_policy, path_selector, pg_init_delay_msecs, \
-             pg_init_retries, physical_block_size, polling_interval, prio, prio_args, queue, read_only, serial, stack, target, targets, \
+             max_polling_interval, name, no_path_retry, offset, on_enospc, path_checker, path_cpus, path_grouping_policy, path_selector, pg_init_delay_msecs, \
+             pg_init_retries, physical_block_size, polling_interval, prio, prio_args, queue, read_only, serial, size, stack, target, targets, \
              write_cache (disk 'null')"],
     );
     refused(

@@ -107,6 +107,49 @@ fn an_image_that_is_not_raw_is_served_only_on_request() {
     daemon.ends().exits(0);
 }
 
+/// As a partition, or as the data of a VHD, whose footer is not the client's.
+#[test]
+fn a_part_of_a_file_is_served_as_a_disk() {
+    let dir = Dir::new("image-part");
+    fs::create_dir(dir.path("fs")).unwrap();
+    let image = OpenOptions::new().create_new(true).read(true).write(true).open(dir.path("fs/a.img")).unwrap();
+    image.set_len(8 << 20).unwrap();
+    image.write_all_at(b"before", (1 << 20) - 6).unwrap();
+    image.write_all_at(b"conectix", (8 << 20) - 512).unwrap();
+    dir.file("c.toml", &config("offset = \"1m\"\nsize = 2097152\ndirect = false"));
+    let plan = dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(0);
+    plan.prints(&["disk d: fs/a.img, offset=1048576, size=2097152, through the page cache"]);
+    let daemon = dir.start(&["serve", "c.toml", "--control", "ctl.sock"], "serving on");
+    let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
+    assert_eq!(dir.program("nbdinfo", &["--size", &uri]).exits(0).out.trim(), "2097152");
+    let write = "import nbd,sys\nh=nbd.NBD()\nh.connect_uri(sys.argv[1])\nh.pwrite(b'first', 0)\n\
+                 h.pwrite(b'last', h.get_size()-4)\nh.flush()\nprint(bytes(h.pread(5, 0)))";
+    assert_eq!(dir.program("/usr/bin/python3", &["-c", write, &uri]).exits(0).out.trim(), "b'first'");
+    let mut read = [0; 11];
+    image.read_exact_at(&mut read, (1 << 20) - 6).unwrap();
+    assert_eq!(&read, b"beforefirst");
+    image.read_exact_at(&mut read, (3 << 20) - 4).unwrap();
+    assert_eq!(&read, b"last\0\0\0\0\0\0\0");
+    let resize = ["ctl", "--control", "ctl.sock", "resize", "d"];
+    let given = [&resize[..], &["4194304"]].concat();
+    dir.mqblk(&given).exits(2).says(&["the disk is a part of its file, and its configuration has size=2097152"]);
+    image.set_len(2 << 20).unwrap();
+    let cut = "has 2097152 bytes, but offset=1048576 and size=2097152 end at 3145728";
+    dir.mqblk(&resize).exits(2).says(&[cut]);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+    dir.mqblk(&["serve", "c.toml"]).exits(2).says(&[cut]);
+    for (more, why) in [
+        ("offset = 8388608", "has 2097152 bytes, so nothing follows offset=8388608"),
+        ("offset = 1000", "c.toml:4: offset=1000: must be a multiple of 512 (disk 'd')"),
+        ("size = 0", "c.toml:4: size=0: must be a multiple of 512, and at least that"),
+        ("offset = \"1 MB\"", "c.toml:4: offset=\"1 MB\": must be bytes, such as offset = 1048576 or offset = \"1m\""),
+    ] {
+        dir.file("c.toml", &config(more));
+        dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(2).says(&[why]);
+    }
+}
+
 /// A directory whose file system has no direct I/O: ramfs.
 struct Buffered(Dir);
 

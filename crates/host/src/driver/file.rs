@@ -12,7 +12,7 @@
 //! device without that command has no discard here. I/O uses O_DIRECT if the file supports it, otherwise the page cache, with a
 //! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` refuses to
 //! round); if the file is truncated later, I/O fails. Only requests
-//! write to the file; it is neither created nor extended here (see `crate::create`).
+//! write to the file; it is neither created nor extended here (see `crate::create`). A disk may be a part of its file ([`FilePart`]).
 //! Since: 0.1.
 
 mod engine;
@@ -22,6 +22,7 @@ pub(crate) mod identity;
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]
 mod owner;
+mod part;
 mod pool;
 #[allow(unsafe_code, reason = "addresses for the kernel")]
 mod requests;
@@ -38,6 +39,7 @@ mod workers;
 
 pub(crate) use open::whole_blocks;
 pub use open::{FileOptions, FileWarning};
+pub use part::FilePart;
 
 use crate::driver::aio::{Aio, Choice};
 use crate::driver::host_driver::HostDriver;
@@ -309,10 +311,7 @@ impl DriverTarget for PathBuf {
     }
 
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
-        let Needs { write, direct, min_bytes, in_use, read_ahead_kb, aio } = *needs;
-        let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb, aio };
-        let (file, warnings) = File::open(self, &options, regions)?;
-        Ok(OpenTarget { driver: Arc::new(file), warnings: warnings.iter().map(TargetWarning::new).collect() })
+        open_part(self, FilePart::default(), needs, regions)
     }
 
     fn is_same_data(&self, other: &Self) -> bool {
@@ -322,4 +321,12 @@ impl DriverTarget for PathBuf {
     fn files(&self) -> Vec<&Path> {
         vec![self]
     }
+}
+
+/// As [`DriverTarget::open`] of a path, for a part of the file.
+pub(crate) fn open_part(path: &Path, part: FilePart, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+    let Needs { write, direct, min_bytes, in_use, read_ahead_kb, aio } = *needs;
+    let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb, aio, part };
+    let (file, warnings) = File::open(path, &options, regions)?;
+    Ok(OpenTarget { driver: Arc::new(file), warnings: warnings.iter().map(TargetWarning::new).collect() })
 }

@@ -9,6 +9,7 @@
 use crate::error::{Error, Result};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -61,7 +62,7 @@ const MARKS: &[Mark] = &[
 pub fn found_on(path: &Path, size_bytes: u64) -> Result<Vec<&'static str>> {
     let failed = |e| Error::os(e, format!("cannot read '{}', so what is on it is not known", path.display()));
     let device = File::open(path).map_err(failed)?;
-    let mut found = marks_on(&device, size_bytes, MARKS).map_err(failed)?;
+    let mut found = marks_on(&device, 0..size_bytes, MARKS).map_err(failed)?;
     // A FAT or NTFS boot sector ends with the same two bytes as a partition table.
     let mut sector = [0; 512];
     if found.is_empty() && size_bytes >= 512 {
@@ -73,11 +74,13 @@ pub fn found_on(path: &Path, size_bytes: u64) -> Result<Vec<&'static str>> {
     Ok(found)
 }
 
-/// Returns what the marks that are on the device or file stand for, each once, in the order of `marks`. A mark has at most 32 bytes.
+/// Returns what the marks that are in this range of the device or file stand for, each once, in the order of `marks`. A mark has at most
+/// 32 bytes.
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) fn marks_on(device: &File, size_bytes: u64, marks: &[Mark]) -> io::Result<Vec<&'static str>> {
+pub(crate) fn marks_on(device: &File, within: Range<u64>, marks: &[Mark]) -> io::Result<Vec<&'static str>> {
+    let size_bytes = within.end - within.start;
     let mut found = Vec::new();
     for (bytes, at, what) in marks {
         // md puts its oldest superblock on a multiple of 64 KiB, the later one on one of 4 KiB.
@@ -91,7 +94,7 @@ pub(crate) fn marks_on(device: &File, size_bytes: u64, marks: &[Mark]) -> io::Re
         let Some(at) = at.filter(|at| at + bytes.len() as u64 <= size_bytes) else { continue };
         let mut read = [0; 32];
         let read = &mut read[..bytes.len()];
-        device.read_exact_at(read, at)?;
+        device.read_exact_at(read, within.start + at)?;
         if read == *bytes && !found.contains(what) {
             found.push(*what);
         }

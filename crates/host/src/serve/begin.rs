@@ -90,7 +90,7 @@ impl OpenDisk {
         let regions = Arc::new(Regions::new());
         let (mut drivers, mut images, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for target in &plan.targets {
-            let open = target.spec.open(&needs, Arc::clone(&regions))?;
+            let open = target.spec.open_part(plan.part, &needs, Arc::clone(&regions))?;
             // All paths of a target lead to one file.
             if let Some(identity) = open.driver.path().identity() {
                 let image = |path| Arc::new(ServedPath::image(&plan.name, path, identity.clone()));

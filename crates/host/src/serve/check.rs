@@ -13,6 +13,7 @@ use super::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, SERIAL_MAX, ServePlan,
     StripePlan, TargetPlan,
 };
+use crate::driver::file::FilePart;
 use crate::driver::target::same_path;
 use crate::run::{RUN_SETTINGS, check_settings};
 use crate::secrets::without_secrets;
@@ -279,6 +280,22 @@ impl DiskPlan {
         if self.stripe.is_some() { "targets" } else { "target" }
     }
 
+    /// Checks that the disk is a part of something that has parts. The error is the key, and the rule.
+    fn check_part(&self) -> Result<(), (&'static str, String)> {
+        let FilePart { offset, size } = self.part;
+        let is_file = matches!(&self.targets[..], [TargetPlan { spec: TargetSpec::File(_), .. }]);
+        if self.part.is_whole() || is_file {
+            return self.part.check();
+        }
+        let (key, value) = if offset > 0 { ("offset", offset) } else { ("size", size.unwrap_or(0)) };
+        Err((
+            key,
+            format!(
+                "{key}={value}: only a disk whose target is one file or block device can be a part of it; leave it out"
+            ),
+        ))
+    }
+
     /// Returns why its targets cannot be striped, with the key at fault.
     pub(super) fn refused(&self, e: &StripeError) -> (&'static str, String) {
         let text = |stripe: usize| self.targets.get(stripe).map_or("?", |t| t.text.as_str());
@@ -375,7 +392,7 @@ impl Errors {
                     self.add(place, &of, "serial", text);
                 }
             }
-            if let Err((key, text)) = disk.geometry.check() {
+            for (key, text) in [disk.check_part().err(), disk.geometry.check().err()].into_iter().flatten() {
                 self.add(place, &of, key, text);
             }
             self.stripe(place, &of, disk);

@@ -3,11 +3,12 @@
 //!
 //! Guarantees: [`of_target`] finds each format in [`FORMATS`] and names it. Served as raw data, such a file would show its clients the
 //! container, and their writes would destroy it. Does not do: read any of these formats. A client may write such a beginning to its raw
-//! disk, too (LUKS over a whole disk); `format = "raw"` is for that.
+//! disk, too (LUKS over a whole disk); `format = "raw"` is for that. Of a disk that is a part of its file, only the part is read.
 //!
 //! Source: the probe functions of QEMU's block drivers, and the formats' own specifications.
 
 use super::plan::{DiskPlan, TargetPlan};
+use crate::driver::file::FilePart;
 use crate::kernel::signature::{Mark, marks_on};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -42,7 +43,7 @@ pub(super) fn of_target(disk: &DiskPlan, target: &TargetPlan) -> Option<String> 
     if disk.is_raw {
         return None;
     }
-    let (path, name) = target.paths().into_iter().find_map(|path| Some((path, format_of(path).ok()??)))?;
+    let (path, name) = target.paths().into_iter().find_map(|path| Some((path, format_of(path, disk.part).ok()??)))?;
     Some(format!(
         "image '{}' is not raw but {name}: its clients would see the container, and their writes would destroy it; convert it \
          (qemu-img convert -O raw), serve it with qemu-storage-daemon, or set format = \"raw\" in the configuration if its data is \
@@ -69,17 +70,23 @@ fn made_for(plan: &DiskPlan) -> Option<u32> {
     let table = |path: &Path| -> io::Result<Option<&str>> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
-        Ok(marks_on(&file, bytes, &TABLES)?.first().copied())
+        first_mark(&file, plan.part, bytes, &TABLES)
     };
     let table = paths.first().and_then(|path| table(path).ok().flatten());
     Some(table.and_then(|size| size.parse().ok()).unwrap_or(512))
 }
 
 /// Returns the name of the image's format; `None` if it is raw, as far as this can be seen.
-fn format_of(path: &Path) -> io::Result<Option<&'static str>> {
+fn format_of(path: &Path, part: FilePart) -> io::Result<Option<&'static str>> {
     let mut file = File::open(path)?;
     let size = file.seek(SeekFrom::End(0))?;
-    Ok(marks_on(&file, size, &FORMATS)?.first().copied())
+    first_mark(&file, part, size, &FORMATS)
+}
+
+/// Returns the first mark that is on the part of a file of `file_bytes`. A part that is not within the file is left to the driver.
+fn first_mark(file: &File, part: FilePart, file_bytes: u64, marks: &[Mark]) -> io::Result<Option<&'static str>> {
+    let Ok(bytes) = part.bytes_of(file_bytes) else { return Ok(None) };
+    Ok(marks_on(file, part.offset..part.offset + bytes, marks)?.first().copied())
 }
 
 #[cfg(test)]
@@ -95,15 +102,19 @@ mod tests {
             let from = if *at < 0 { 4096 - 512 } else { *at as usize };
             bytes[from..from + magic.len()].copy_from_slice(magic);
             std::fs::write(&path, &bytes).unwrap();
-            assert_eq!(format_of(&path).unwrap(), Some(*name));
+            let whole = FilePart::default();
+            assert_eq!(format_of(&path, whole).unwrap(), Some(*name));
+            // A part that does not have the mark is raw: the VHD's data before its footer.
+            let part = FilePart { offset: 512, size: Some(2048) };
+            assert_eq!(format_of(&path, part).unwrap(), None, "{name}");
             // Elsewhere, it is data.
             bytes.rotate_right(1);
             std::fs::write(&path, &bytes).unwrap();
-            assert_eq!(format_of(&path).unwrap(), None, "{name}");
+            assert_eq!(format_of(&path, whole).unwrap(), None, "{name}");
         }
         for raw in [&b""[..], b"QF", &[0xeb, 0x63, 0x90], &[0; 5000]] {
             std::fs::write(&path, raw).unwrap();
-            assert_eq!(format_of(&path).unwrap(), None, "{raw:?}");
+            assert_eq!(format_of(&path, FilePart::default()).unwrap(), None, "{raw:?}");
         }
         std::fs::remove_file(&path).unwrap();
     }
@@ -117,7 +128,10 @@ mod tests {
             let mut bytes = vec![0; 1 << 16];
             marks.iter().for_each(|at: &usize| bytes[*at..*at + 8].copy_from_slice(b"EFI PART"));
             fs::write(&path, &bytes).unwrap();
-            assert_eq!(made_for(&plan(path.to_str().unwrap())), Some(size), "{marks:?}");
+            let whole = plan(path.to_str().unwrap());
+            assert_eq!(made_for(&whole), Some(size), "{marks:?}");
+            let part = FilePart { offset: 8192, size: None };
+            assert_eq!(made_for(&DiskPlan { part, ..whole }), Some(512), "the table is not in the part");
         }
         fs::remove_file(&path).unwrap();
         assert_eq!(made_for(&plan("ram:size=1m,blocksize=4096")), None, "the target knows");

@@ -8,6 +8,7 @@
 use super::geometry::Geometry;
 use super::mapping::Mapping;
 use crate::driver::Aio;
+use crate::driver::file::FilePart;
 use crate::secrets::Masked;
 use crate::target::TargetSpec;
 use std::path::Path;
@@ -81,6 +82,8 @@ pub struct DiskPlan {
     pub read_only: bool,
     /// The disk's serial number for guests, at most [`SERIAL_MAX`] printable characters; `None` = the disk's name, cut to that length.
     pub serial: Option<String>,
+    /// The part of its file or block device that is the disk (`offset`, `size`); other targets are used as a whole.
+    pub part: FilePart,
     /// Block sizes that clients see.
     pub geometry: Geometry,
     /// Images may begin as those of another format do (`format = "raw"`). Otherwise such images are refused.
@@ -109,6 +112,7 @@ impl DiskPlan {
             settings: Vec::new(),
             read_only: false,
             serial: None,
+            part: FilePart::default(),
             geometry: Geometry::default(),
             is_raw: false,
             direct: true,

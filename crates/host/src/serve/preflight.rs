@@ -181,7 +181,7 @@ fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
 
 /// Checks that the disk will show all bytes of a file. Of a target of a stripe, bytes behind the last whole chunk are not used anyway.
 pub(super) fn shows_all(path: &Path, meta: &Metadata, disk: &DiskPlan) -> Result<(), String> {
-    whole_blocks(path, meta.len(), disk.direct && disk.stripe.is_none())
+    whole_blocks(path, disk.part, meta.len(), disk.direct && disk.stripe.is_none())
 }
 
 /// Checks an image. Returns its metadata, or its problem.

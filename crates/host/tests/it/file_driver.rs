@@ -8,7 +8,8 @@ use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::{DriverFixture, Kind, TempFile};
-use host::driver::file::{File, FileOptions};
+use host::driver::file::{File, FileOptions, FilePart};
+use host::driver::{Aio, Space};
 use host::error::ErrorKind;
 use host::mem::Regions;
 use sim::rng::Rng;
@@ -82,6 +83,61 @@ fn only_what_is_written_changes_in_the_file() {
         expected[100 * 512..][..3 * 4096].fill(0);
         expected[1000 * 512..][..3 * 4096].fill(0);
         assert!(fs::read(&path).unwrap() == expected, "{kind:?}");
+    }
+}
+
+/// Sector 0 is the first of the part, and no byte outside the part changes.
+#[test]
+fn a_part_of_a_file_is_a_disk_by_itself() {
+    const MIB: usize = 1 << 20;
+    for (direct, aio) in [(true, Aio::IoUring), (false, Aio::IoUring), (true, Aio::Threads), (false, Aio::Threads)] {
+        let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+        let mut rng = Rng::new(0x5eed_0013);
+        let mut expected = rng.bytes(fs::metadata(&file.0).unwrap().len() as usize);
+        fs::write(&file.0, &expected).unwrap();
+        let part = FilePart { offset: MIB as u64, size: Some(2 * MIB as u64) };
+        let options = FileOptions { direct, aio: Some(aio), part, read_ahead_kb: Some(128), ..FileOptions::default() };
+        let driver = File::open(&file.0, &options, regions.clone()).unwrap().0;
+        let mut fixture = DriverFixture::on(Arc::new(driver), regions, |_| ());
+        assert_eq!(fixture.disk.capacity(), Sector(4096));
+        let fill = rng.bytes(8192);
+        assert_eq!(fixture.write(0, &fill, OpFlags::FUA), BlkStatus::Ok);
+        expected[MIB..][..8192].copy_from_slice(&fill);
+        let zero = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(4096 - 8), 8, DataRef::NONE) };
+        assert_eq!(fixture.io(zero), BlkStatus::Ok);
+        expected[3 * MIB - 4096..3 * MIB].fill(0);
+        assert_eq!(fixture.io(Bio { op: Op::Discard, sector: Sector(2048), ..zero }), BlkStatus::Ok);
+        expected[2 * MIB..][..4096].fill(0);
+        assert!(fs::read(&file.0).unwrap() == expected, "direct={direct}, {aio:?}");
+        for sector in [0, 8, 16, 24, 4096 - 8] {
+            let (status, data) = fixture.read(sector, 4096);
+            let at = MIB + sector as usize * 512;
+            assert!(status == BlkStatus::Ok && data == expected[at..][..4096], "sector {sector}");
+        }
+    }
+}
+
+#[test]
+fn a_part_is_resized_at_its_end_and_only_without_a_size() {
+    const MIB: u64 = 1 << 20;
+    let file = TempFile::new();
+    let part = |offset, size| FileOptions { part: FilePart { offset, size }, ..FileOptions::default() };
+    let fixed = open(&file.0, part(MIB, Some(2 * MIB))).unwrap();
+    let refused = fixed.resize(Some(MIB)).unwrap().unwrap_err();
+    assert!(refused.to_string().contains("has size=2097152: change it there"), "{refused}");
+    let tail = open(&file.0, part(MIB, None)).unwrap();
+    assert_eq!(tail.resize(Some(3 * MIB)).unwrap().unwrap(), Sector(3 * 2048));
+    assert_eq!(fs::metadata(&file.0).unwrap().len(), 4 * MIB);
+    assert_eq!(fixed.resize(None).unwrap().unwrap(), Sector(2 * 2048), "its part is there");
+    fs::File::options().write(true).open(&file.0).unwrap().set_len(MIB).unwrap();
+    for (driver, why) in [(&fixed, "end at 3145728"), (&tail, "nothing follows offset=1048576")] {
+        let refused = driver.resize(None).unwrap().unwrap_err();
+        assert!(refused.to_string().contains(why) && refused.to_string().ends_with("keeps its size"), "{refused}");
+    }
+    for (offset, size, why) in [(MIB, None, "nothing follows"), (0, Some(2 * MIB), "end at"), (100, None, "blocks of")]
+    {
+        let refused = open(&file.0, part(offset, size)).err().expect("refused");
+        assert!(refused.kind() == ErrorKind::Usage && refused.to_string().contains(why), "{refused}");
     }
 }
 

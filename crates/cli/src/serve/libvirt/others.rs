@@ -9,7 +9,7 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 /// Elements that `xml` reads, or that change nothing.
-const READ: [&str; 14] = [
+const READ: [&str; 15] = [
     "driver",
     "source",
     "target",
@@ -22,6 +22,7 @@ const READ: [&str; 14] = [
     "alias",
     "backingStore",
     "privateData",
+    "source/slices",
     "source/seclabel",
     "source/privateData",
 ];
@@ -30,8 +31,7 @@ const READ: [&str; 14] = [
 const OF_THE_VM: [&str; 2] = ["boot", "address"];
 
 /// Elements that change the data, with the reason why such a disk is left out.
-const CHANGE_DATA: [(&str, &str); 4] = [
-    ("source/slices", "it is a part of its file (<slices>), and the whole file would be served"),
+const CHANGE_DATA: [(&str, &str); 3] = [
     ("encryption", "it is encrypted (<encryption>), and its ciphertext would be served"),
     ("source/encryption", "it is encrypted (<encryption>), and its ciphertext would be served"),
     ("mirror", "a block job copies it (<mirror>)"),

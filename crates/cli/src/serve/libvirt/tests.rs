@@ -2,6 +2,7 @@
 //! Domains as libvirt writes them, and the errors of invalid ones.
 
 use super::*;
+use host::driver::file::FilePart;
 use host::serve::check::{CheckedPlan, HostFacts};
 use host::serve::geometry::Geometry;
 
@@ -130,8 +131,14 @@ fn a_disk_whose_data_is_not_its_file_is_left_out() {
         assert!(said.contains("disk 'vda' is left out: ") && said.contains(why), "{why:?} is not in {said:?}");
     };
     let source = |inner: &str| format!("<source dev='/dev/vg/data'>{inner}</source>");
-    let slices = "<slices><slice type='storage' offset='1048576' size='1048576'/></slices>";
-    left_out(&source(slices), "", "a part of its file (<slices>)");
+    for (slice, why) in [
+        ("<slice type='backing' offset='0' size='512'/>", "its <slices> is not one <slice type='storage'>"),
+        ("<slice type='storage' offset='1k' size='512'/>", "slice/@offset='1k': must be a whole number"),
+        ("<slice type='storage' offset='512' size='1000'/>", "<slice>: size=1000: must be a multiple of 512"),
+        ("<slice type='storage' offset='512'/>", "<slice> needs a size"),
+    ] {
+        left_out(&source(&format!("<slices>{slice}</slices>")), "", why);
+    }
     let encryption = "<encryption format='luks'><secret type='passphrase' uuid='f52a81b2'/></encryption>";
     left_out(&source(encryption), "", "it is encrypted");
     left_out(&source(""), encryption, "it is encrypted");
@@ -141,6 +148,16 @@ fn a_disk_whose_data_is_not_its_file_is_left_out() {
     for (size, why) in [("3000", "must be 512, 1024, 2048 or 4096"), ("4k", "must be a number")] {
         left_out(&source(""), &format!("<blockio logical_block_size='{size}'/>"), why);
     }
+}
+
+#[test]
+fn a_slice_is_a_part_of_the_file() {
+    let slices =
+        "<source dev='/dev/vg/data'><slices><slice type='storage' offset='1048576' size='4096'/></slices></source>";
+    let text = domain("", "<driver type='raw'/>", "").replace("<source dev='/dev/vg/data'/>", slices);
+    let found = read(&text).unwrap();
+    assert_eq!(found.plan.disks[0].part, FilePart { offset: 1 << 20, size: Some(4096) });
+    assert!(found.warnings.iter().all(|w| !w.contains("slices")), "{:?}", found.warnings);
 }
 
 #[test]

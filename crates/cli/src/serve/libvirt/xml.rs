@@ -152,6 +152,25 @@ pub struct Source {
     pub file: Option<String>,
     #[serde(rename = "@dev")]
     pub dev: Option<String>,
+    pub slices: Option<Slices>,
+}
+
+/// `<slices>`.
+#[derive(Deserialize)]
+pub struct Slices {
+    #[serde(rename = "slice", default)]
+    pub slices: Vec<Slice>,
+}
+
+/// `<slice type='storage' offset='1048576' size='1073741824'/>`.
+#[derive(Deserialize)]
+pub struct Slice {
+    #[serde(rename = "@type")]
+    pub kind: Option<String>,
+    #[serde(rename = "@offset")]
+    pub offset: Option<String>,
+    #[serde(rename = "@size")]
+    pub size: Option<String>,
 }
 
 /// `<target dev='vda' bus='virtio'/>`.

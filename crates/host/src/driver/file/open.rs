@@ -5,6 +5,7 @@
 //! [`FileOptions::in_use`] is set. If another process's claim of a device is about to end, the open waits for that.
 
 use super::identity;
+use super::part::FilePart;
 use super::requests::MAX_PIECES;
 use crate::driver::aio::Aio;
 use crate::driver::space::check_shrink;
@@ -36,11 +37,21 @@ pub struct FileOptions {
     pub read_ahead_kb: Option<u32>,
     /// How I/O is issued; `None` = by io_uring if possible, otherwise by threads.
     pub aio: Option<Aio>,
+    /// The part of the file that is the disk; by default all of it.
+    pub part: FilePart,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None }
+        FileOptions {
+            write: true,
+            direct: true,
+            min_bytes: 0,
+            in_use: false,
+            read_ahead_kb: None,
+            aio: None,
+            part: FilePart::default(),
+        }
     }
 }
 
@@ -95,7 +106,8 @@ pub(super) struct Opened {
     /// 0 = none by this driver.
     pub(super) read_ahead_kb: u32,
     pub(super) limits: Limits,
-    /// Sectors.
+    pub(super) part: FilePart,
+    /// Sectors of the disk.
     capacity: AtomicU64,
     pub(super) is_device: bool,
     /// See [`identity`].
@@ -139,7 +151,7 @@ impl Opened {
             warnings.push(fallback("the file system says so".into()));
             file = open_fd(path, options.write, false, exclusive).map_err(|e| explain_open(e, path, options.write))?;
         }
-        let (size_bytes, mut limits) = if is_device { device_limits(&file, path)? } else { file_limits(&file, path)? };
+        let (file_bytes, mut limits) = if is_device { device_limits(&file, path)? } else { file_limits(&file, path)? };
         limits.logical_block_size = limits.logical_block_size.max(align);
         limits.physical_block_size = limits.physical_block_size.max(limits.logical_block_size);
         limits.read_only |= !options.write;
@@ -150,6 +162,9 @@ impl Opened {
             return Err(Error::new(ErrorKind::Denied, ctx));
         }
         let block = u64::from(limits.logical_block_size);
+        let refused = |why: String| Error::usage(format!("'{}' {why}", path.display()));
+        options.part.in_blocks(block, direct && !is_device).map_err(refused)?;
+        let size_bytes = options.part.bytes_of(file_bytes).map_err(refused)?;
         let usable = size_bytes / block * block;
         if usable == 0 || usable < options.min_bytes {
             return Err(too_small(path, size_bytes, options.min_bytes.max(block), is_device));
@@ -168,6 +183,7 @@ impl Opened {
             direct,
             read_ahead_kb,
             limits,
+            part: options.part,
             capacity: AtomicU64::new(usable >> SECTOR_SHIFT),
             is_device,
             identity,
@@ -180,7 +196,18 @@ impl Opened {
         Sector(self.capacity.load(Ordering::Relaxed))
     }
 
-    /// Resizes a regular file, or with `None` reads its current size. Returns the size in sectors, in whole blocks.
+    /// Returns the byte of the file at which a sector of the disk begins.
+    #[inline]
+    pub(super) fn byte_of(&self, sector: Sector) -> u64 {
+        self.part.offset + (sector.0 << SECTOR_SHIFT)
+    }
+
+    /// Returns the end of the disk, in sectors of the file.
+    pub(super) fn end(&self) -> Sector {
+        Sector(self.byte_of(self.capacity()) >> SECTOR_SHIFT)
+    }
+
+    /// Resizes a regular file, or with `None` reads its current size. Returns the disk's size in sectors, in whole blocks.
     pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<Sector> {
         let failed = |e: io::Error| Error::os(e, "cannot resize the file");
         let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
@@ -195,10 +222,17 @@ impl Opened {
             if bytes == 0 || !bytes.is_multiple_of(block) {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of the disk's block, {block}")));
             }
+            if let Some(size) = self.part.size {
+                return Err(Error::usage(format!(
+                    "size={bytes}: the disk is a part of its file, and its configuration has size={size}: change it there, and reload"
+                )));
+            }
             check_shrink(self.capacity(), bytes, shrink)?;
-            file.set_len(bytes).map_err(failed)?;
+            file.set_len(self.part.offset.saturating_add(bytes)).map_err(failed)?;
         }
-        let size = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
+        let file_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
+        let does_not_fit = |why| Error::usage(format!("it {why}; the disk keeps its size"));
+        let size = self.part.bytes_of(file_bytes).map_err(does_not_fit)?;
         if !size.is_multiple_of(block) && !self.is_device {
             return Err(Error::usage(format!(
                 "it has {size} bytes now, which is not whole blocks of {block}: the disk keeps its size"
@@ -224,17 +258,18 @@ impl Opened {
     }
 }
 
-/// Checks that a regular file of this size has whole blocks, so that a disk on it shows all of its bytes. With `direct`, these are the
-/// blocks that direct I/O to the file needs.
+/// Checks that a regular file of this size has its part in whole blocks, so that a disk on it shows all of its bytes. With `direct`, these
+/// are the blocks that direct I/O to the file needs.
 ///
 /// # Errors
 /// What is wrong, and the remedies.
-pub(crate) fn whole_blocks(path: &Path, size: u64, direct: bool) -> std::result::Result<(), String> {
+pub(crate) fn whole_blocks(path: &Path, part: FilePart, size: u64, direct: bool) -> std::result::Result<(), String> {
     // A file that cannot be opened so is opened without O_DIRECT, or not at all.
     let align = |file: fs::File| u64::from(direct_alignment(&file).max(MIN_BLOCK));
     let opened = direct.then(|| open_fd(path, false, true, false).ok()).flatten();
     let block = opened.map_or(u64::from(MIN_BLOCK), align);
-    let rest = size % block;
+    part.in_blocks(block, direct)?;
+    let rest = part.bytes_of(size)? % block;
     if rest == 0 {
         return Ok(());
     }

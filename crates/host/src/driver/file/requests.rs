@@ -32,6 +32,7 @@ pub(super) struct Requests {
     failed: VecDeque<(InFlight, BlkStatus)>,
     /// Requests that were begun and have not ended.
     in_flight: u32,
+    /// In sectors of the file.
     read_ahead: ReadAhead,
 }
 
@@ -47,7 +48,7 @@ impl Requests {
             pieces: Box::new_uninit_slice(depth as usize * MAX_PIECES),
             failed: VecDeque::with_capacity(depth as usize),
             in_flight: 0,
-            read_ahead: ReadAhead::new(file.read_ahead_kb, file.capacity()),
+            read_ahead: ReadAhead::new(file.read_ahead_kb, file.end()),
         }
     }
 
@@ -91,7 +92,7 @@ impl Requests {
             Op::WriteZeroes => zeroes(rq.flags(), file).ok_or(BlkStatus::NotSupp)?,
         };
         let memory = self.gather(regions, rq, index, buffer)?;
-        let (offset, left) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
+        let (offset, left) = (file.byte_of(rq.sector()), u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
         // The request was accepted before the file was shrunk; a write would extend the file again.
         if rq.sector().0 + u64::from(rq.nr_sectors()) > file.capacity().0 {
             return Err(BlkStatus::IoErr);

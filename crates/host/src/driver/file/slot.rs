@@ -86,7 +86,7 @@ impl Slot {
         *self = Slot { rq: Some(rq), op, retries: 0 };
     }
 
-    /// Returns the first sector and the number of sectors of a read that has just begun.
+    /// Returns the first sector in the file and the number of sectors of a read that has just begun.
     #[inline]
     pub(super) fn read_range(&self) -> Option<(Sector, u32)> {
         (self.op.step == Step::Read)

@@ -23,7 +23,7 @@ const PREFETCH_MAX: u64 = 64 << 20;
 
 /// See [`Space::survey`](crate::driver::space::Space::survey).
 pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
-    let (start, bytes) = (sector.0 << SECTOR_SHIFT, nr_sectors << SECTOR_SHIFT);
+    let (start, bytes) = (file.byte_of(sector), nr_sectors << SECTOR_SHIFT);
     let (end, block) = (start + bytes, u64::from(file.limits.logical_block_size));
     let fd = file.borrow();
     let is_short = fstat(fd).map_or(true, |stat| (stat.st_size as u64) < end);
@@ -51,8 +51,11 @@ pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: us
     found
 }
 
-/// See [`Space::stored_bytes`](crate::driver::space::Space::stored_bytes).
+/// See [`Space::stored_bytes`](crate::driver::space::Space::stored_bytes). The file system does not know it for a part of a file.
 pub(super) fn stored_bytes(file: &Opened) -> Option<u64> {
+    if !file.part.is_whole() {
+        return None;
+    }
     // A network file system returns its cached value, so this does not wait for its server.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let told = statx(file.borrow(), c"", flags, StatxFlags::BLOCKS).ok()?;
@@ -62,7 +65,7 @@ pub(super) fn stored_bytes(file: &Opened) -> Option<u64> {
 
 /// See [`Space::prefetch`](crate::driver::space::Space::prefetch).
 pub(super) fn prefetch(file: &Opened, sector: Sector, nr_sectors: u64) {
-    let start = sector.0 << SECTOR_SHIFT;
+    let start = file.byte_of(sector);
     let end = start + (nr_sectors << SECTOR_SHIFT).min(PREFETCH_MAX);
     let mut at = start;
     while let Some(len) = NonZeroU64::new((end - at).min(PREFETCH_CHUNK)) {
@@ -75,7 +78,7 @@ pub(super) fn prefetch(file: &Opened, sector: Sector, nr_sectors: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FileOptions;
+    use super::super::{FileOptions, FilePart};
     use super::*;
     use std::fs;
     use std::os::unix::fs::FileExt;
@@ -115,6 +118,12 @@ mod tests {
         plain.set_len(7 * MIB).unwrap();
         assert_eq!(told(&file, 6 * MIB, 2 * MIB, 2), [(2 * MIB, false)]);
         prefetch(&file, Sector(0), 8 * MIB / 512);
+        // A part of the file begins at its own sector 0.
+        let part = FilePart { offset: MIB, size: Some(2 * MIB) };
+        let (file, _) = Opened::open(&path, &FileOptions { part, ..options }).unwrap();
+        assert_eq!(told(&file, 0, 2 * MIB, 10), [(65536, false), (2 * MIB - 65536, true)]);
+        assert_eq!(stored_bytes(&file), None);
+        prefetch(&file, Sector(0), 2 * MIB / 512);
         fs::remove_file(&path).unwrap();
     }
 }

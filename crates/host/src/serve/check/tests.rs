@@ -189,6 +189,25 @@ fn serials_fit_the_guests_field() {
 }
 
 #[test]
+fn only_a_file_has_parts() {
+    let of = |target: &str, offset, size| {
+        let disk = DiskPlan { part: FilePart { offset, size }, ..disk("a", target) };
+        plan(vec![disk], vec![vhost("e", "a", 1)])
+    };
+    assert!(of("a.img", 1 << 20, Some(512)).check(&host(4)).is_ok());
+    assert!(of("null", 0, None).check(&host(4)).is_ok());
+    let refused = |target: &str, offset, size| {
+        let e = error(of(target, offset, size));
+        (e.key, e.text)
+    };
+    let (key, text) = refused("null", 0, Some(4096));
+    assert!(key == "size" && text.starts_with("size=4096: only a disk whose target is one file"), "{text}");
+    assert_eq!(refused("multipath:a.img+b.img", 4096, None).0, "offset");
+    let (key, text) = refused("a.img", 1000, None);
+    assert_eq!((key.as_str(), text.as_str()), ("offset", "offset=1000: must be a multiple of 512"));
+}
+
+#[test]
 fn one_image_has_one_writer() {
     let two = |a: bool, b: bool| {
         let disks =
