@@ -40,6 +40,8 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 
 /// Longest payload of one request or one content chunk: what clients may take for granted ("Block size constraints").
 pub const MAX_PAYLOAD: u32 = 32 << 20;
+/// Longest payload that the server takes from clients that ask for its limits: nbdkit's, and that of libnbd's clients.
+pub const MAX_SERVED: u32 = 64 << 20;
 /// Longest string: export names, descriptions, queries, error messages ("Conventions").
 pub const MAX_STRING: usize = 4096;
 /// Longest option data that is read; longer data is skipped and answered with `NBD_REP_ERR_TOO_BIG`.

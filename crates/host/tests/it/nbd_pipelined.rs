@@ -331,7 +331,7 @@ fn bad_clients_are_dropped_and_the_others_go_on() {
     for style in STYLES {
         let mut client = Client::connect(&server, style);
         let long =
-            RequestHeader { flags: command_flag::PAYLOAD_LEN, ..request(command::WRITE, 0, 1, 0, (32 << 20) + 1) };
+            RequestHeader { flags: command_flag::PAYLOAD_LEN, ..request(command::WRITE, 0, 1, 0, (64 << 20) + 1) };
         client.send(&client.bytes_of(long, &[]));
         assert!(client.is_dropped(), "{style:?}");
         let mut client = Client::connect(&server, style);

@@ -296,7 +296,7 @@ fn any_bytes_are_served_exactly() {
         server.python(
             "
 import random
-assert [h.get_block_size(n) for n in (nbd.SIZE_MINIMUM, nbd.SIZE_PREFERRED, nbd.SIZE_MAXIMUM)] == [1, 4096, 32 << 20]
+assert [h.get_block_size(n) for n in (nbd.SIZE_MINIMUM, nbd.SIZE_PREFERRED, nbd.SIZE_MAXIMUM)] == [1, 4096, 64 << 20]
 seed = 20261126
 print('seed', seed)
 r = random.Random(seed)
@@ -338,6 +338,29 @@ assert h.pread(100, 0) == model[:100] and h.pread(5000, 5100) == model[5100:1010
 assert [e[0] for e in status(h, 1000, 333)] == [1000]
 fails(errno.EINVAL, lambda: h.pread((32 << 20) + 1, 0))
 fails(errno.EINVAL, lambda: h.pread(2, size - 1))
+",
+        );
+        server.check_idle();
+    }
+}
+
+/// Twice what clients may take for granted. There is memory for one such request of a client; the others wait for it.
+#[test]
+fn requests_of_64_mib_are_served() {
+    for target in ["ram:size=130m", "file"] {
+        let server = Server::new(target);
+        server.python(
+            "
+n = 64 << 20
+data = os.urandom(n)
+h.pwrite(data, 0)
+assert h.pread(n, 0) == data
+buffers = [nbd.Buffer(n) for _ in range(3)]
+out = [h.aio_pread(b, 0) for b in buffers] + [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data[:65537])), 0)]
+while out:
+    h.poll(-1)
+    out = [c for c in out if not h.aio_command_completed(c)]
+assert all(b.to_bytearray() == data for b in buffers)
 ",
         );
         server.check_idle();

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory for the data of a connection's requests, in regions that the disk's driver can access.
 //!
-//! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]. Longer requests share [`LARGE_BYTES`]; the longest request fits
-//! when no other request uses part of them. The memory is taken when first used and goes back to the disk for the next connection. The
-//! memory is only copied or handed to system calls, never accessed as a slice, because a driver may write it at any time. Needs from
-//! callers: no I/O uses a buffer when it is given back, or any of the memory when [`Buffers::return_all`] is called.
+//! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]. Longer requests share [`LARGE_BYTES`]; a request of so many fits
+//! when no other request uses part of them. Requests that are longer still use [`LONGEST_BYTES`], one after the other. The memory is taken
+//! when first used and goes back to the disk for the next connection. The memory is only copied or handed to system calls, never accessed
+//! as a slice, because a driver may write it at any time. Needs from callers: no I/O uses a buffer when it is given back, or any of the
+//! memory when [`Buffers::return_all`] is called.
 
 use crate::error::Result;
 use crate::mem::Span;
-use crate::nbd::wire::MAX_PAYLOAD;
+use crate::nbd::wire::{MAX_PAYLOAD, MAX_SERVED};
 use crate::serve::ServedDisk;
 use blk::bio::DataRef;
 use std::sync::Arc;
@@ -17,19 +18,36 @@ use std::sync::Arc;
 pub(in crate::export) const SMALL_BYTES: usize = 64 << 10;
 /// Memory for all longer requests of a connection.
 const LARGE_BYTES: usize = MAX_PAYLOAD as usize;
+/// Memory for the one request that does not fit there.
+const LONGEST_BYTES: usize = MAX_SERVED as usize;
 const UNITS: usize = LARGE_BYTES / SMALL_BYTES;
 
 /// Where the data of one request is.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::export) struct Buffer {
     pub(in crate::export) data: DataRef,
-    /// First unit and number of units, for a large one.
-    large: Option<(usize, usize)>,
+    share: Share,
+}
+
+/// The memory that a buffer is part of.
+#[derive(Clone, Copy, Debug)]
+enum Share {
+    /// Its slot's.
+    Small,
+    /// That of longer requests: first unit and number of units.
+    Large(usize, usize),
+    /// That of the longest requests.
+    Longest,
 }
 
 struct Large {
     region: u16,
     used: [bool; UNITS],
+}
+
+struct Longest {
+    region: u16,
+    is_used: bool,
 }
 
 /// See the module's text.
@@ -38,16 +56,17 @@ pub(in crate::export) struct Buffers {
     slots: usize,
     small: u16,
     large: Option<Box<Large>>,
+    longest: Option<Longest>,
 }
 
 impl Buffers {
     /// Makes the buffers of `slots` request slots.
     pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
         let small = disk.take_client_buffers(slots * SMALL_BYTES)?;
-        Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None })
+        Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None, longest: None })
     }
 
-    /// Returns a buffer of at least `bytes`, which is at most [`MAX_PAYLOAD`], for the request in `slot`; `None` if others must complete
+    /// Returns a buffer of at least `bytes`, which is at most [`MAX_SERVED`], for the request in `slot`; `None` if others must complete
     /// first.
     ///
     /// # Errors
@@ -56,12 +75,15 @@ impl Buffers {
     pub(in crate::export) fn take(&mut self, slot: u16, bytes: usize) -> Result<Option<Buffer>> {
         if bytes <= SMALL_BYTES {
             let data = DataRef::new(self.small, u64::from(slot) * SMALL_BYTES as u64);
-            return Ok(Some(Buffer { data, large: None }));
+            return Ok(Some(Buffer { data, share: Share::Small }));
         }
         self.take_large(bytes)
     }
 
     fn take_large(&mut self, bytes: usize) -> Result<Option<Buffer>> {
+        if bytes > LARGE_BYTES {
+            return self.take_longest();
+        }
         if self.large.is_none() {
             let region = self.disk.take_client_buffers(LARGE_BYTES)?;
             self.large = Some(Box::new(Large { region, used: [false; UNITS] }));
@@ -75,17 +97,32 @@ impl Buffers {
                 let first = i + 1 - units;
                 used[first..=i].fill(true);
                 let data = DataRef::new(*region, (first * SMALL_BYTES) as u64);
-                return Ok(Some(Buffer { data, large: Some((first, units)) }));
+                return Ok(Some(Buffer { data, share: Share::Large(first, units) }));
             }
         }
         Ok(None)
     }
 
+    fn take_longest(&mut self) -> Result<Option<Buffer>> {
+        if self.longest.is_none() {
+            let region = self.disk.take_client_buffers(LONGEST_BYTES)?;
+            self.longest = Some(Longest { region, is_used: false });
+        }
+        let free = self.longest.as_mut().filter(|longest| !longest.is_used);
+        Ok(free.map(|longest| {
+            longest.is_used = true;
+            Buffer { data: DataRef::new(longest.region, 0), share: Share::Longest }
+        }))
+    }
+
     /// Gives a buffer back. Returns whether a request may have waited for it.
     #[inline]
     pub(in crate::export) fn give_back(&mut self, buffer: Buffer) -> bool {
-        let (Some((first, units)), Some(large)) = (buffer.large, self.large.as_deref_mut()) else { return false };
-        large.used[first..first + units].fill(false);
+        match (buffer.share, self.large.as_deref_mut(), self.longest.as_mut()) {
+            (Share::Large(first, units), Some(large), _) => large.used[first..first + units].fill(false),
+            (Share::Longest, _, Some(longest)) => longest.is_used = false,
+            _ => return false,
+        }
         true
     }
 
@@ -101,6 +138,9 @@ impl Buffers {
         self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small);
         if let Some(large) = self.large.take() {
             self.disk.give_client_buffers_back(LARGE_BYTES, large.region);
+        }
+        if let Some(longest) = self.longest.take() {
+            self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! replies.
 //!
 //! Guarantees: one call receives as many requests as have arrived, and one call sends as many replies as are ready. Write data that has
-//! not arrived with its header is received into the memory that the driver reads. A client has at most [`SLOTS`] requests and 40 MiB of
+//! not arrived with its header is received into the memory that the driver reads. A client has at most [`SLOTS`] requests and 104 MiB of
 //! data in flight, including replies that it has not yet received. At that limit nothing more is received from the client. When the client
 //! leaves or breaks the protocol, its requests complete first. Replies that are ready are sent if the client still receives; then the
 //! connection is finished. A write whose data did not arrive completely is not begun.

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::nbd::wire::{MAX_PAYLOAD, MAX_STRING, ReplyStyle, transmission_flag as flag};
+use crate::nbd::wire::{MAX_PAYLOAD, MAX_SERVED, MAX_STRING, ReplyStyle, transmission_flag as flag};
 
 /// How a server handles `NBD_CMD_FLAG_FAST_ZERO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct BlockSizes {
     pub min: u32,
     /// Preferred size: a power of two, at least 512 and at least `min`.
     pub preferred: u32,
-    /// Longest read or write: a multiple of `min`, 65536..=[`MAX_PAYLOAD`], at least `preferred`. Clients that do not ask for it assume
+    /// Longest read or write: a multiple of `min`, 65536..=[`MAX_SERVED`], at least `preferred`. Clients that do not ask for it assume
     /// [`MAX_PAYLOAD`]; their longer requests get `NBD_EINVAL`.
     pub max: u32,
 }
@@ -143,8 +143,8 @@ impl Export {
             let least = min.max(512);
             return fail(format!("preferred block size {preferred}: must be a power of two of at least {least}"));
         }
-        if max % min != 0 || !(preferred.max(1 << 16)..=MAX_PAYLOAD).contains(&max) {
-            let range = format!("{}..={MAX_PAYLOAD}", preferred.max(1 << 16));
+        if max % min != 0 || !(preferred.max(1 << 16)..=MAX_SERVED).contains(&max) {
+            let range = format!("{}..={MAX_SERVED}", preferred.max(1 << 16));
             return fail(format!("maximum block size {max}: must be a multiple of {min} in {range}"));
         }
         if size_bytes % u64::from(min) != 0 {
@@ -230,7 +230,7 @@ mod tests {
             (sized(BlockSizes { preferred: 256, ..block }), "preferred block size 256"),
             (sized(BlockSizes { min: 8192, ..block }), "of at least 8192"),
             (sized(BlockSizes { max: 4096, ..block }), "maximum block size 4096: must be a multiple of 1 in 65536.."),
-            (sized(BlockSizes { max: MAX_PAYLOAD + 512, ..block }), "..=33554432"),
+            (sized(BlockSizes { max: MAX_SERVED + 512, ..block }), "..=67108864"),
             (sized(BlockSizes { min: 512, max: 65537, ..block }), "must be a multiple of 512"),
             (Export { size_bytes: 1000, block: BlockSizes { min: 512, ..block }, ..named("a") }, "as 512 is"),
             (Export { size_bytes: 1 << 63, ..named("a") }, "must be at most 9223372036854775807"),

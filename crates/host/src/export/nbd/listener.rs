@@ -17,7 +17,7 @@ use super::spec::CONNECTIONS_MAX;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::handed;
-use crate::nbd::wire::MAX_PAYLOAD;
+use crate::nbd::wire::MAX_SERVED;
 use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
 use crate::sandbox::{self, Role};
@@ -111,7 +111,7 @@ impl NbdDisk {
             // completed, from any connection.
             multi_conn: true,
             // Any bytes are served; whole blocks are faster.
-            block: BlockSizes { min: 1, preferred: limits.physical_block_size.max(4096), max: MAX_PAYLOAD },
+            block: BlockSizes { min: 1, preferred: limits.physical_block_size.max(4096), max: MAX_SERVED },
             base_allocation: true,
             ..Export::default()
         }

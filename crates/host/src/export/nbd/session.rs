@@ -4,7 +4,7 @@
 //! Guarantees: a returned request is within the export, aligned, allowed and offered. Every other request is refused with the error that
 //! the specification names, and its payload is skipped, so the stream stays synchronized. Nothing is allocated, and the outcome does not
 //! depend on how the bytes were split. Payload is not copied; only a header that arrives in pieces is buffered (up to 32 bytes). A client
-//! that breaks the framing, or announces a payload beyond [`MAX_PAYLOAD`], is a [`Violation`]: close the connection.
+//! that breaks the framing, or announces a payload beyond [`MAX_SERVED`], is a [`Violation`]: close the connection.
 //!
 //! Needs from callers: they answer each request and each refusal exactly once ([`super::reply`]), and limit the unanswered requests by not
 //! asking for the next event.
@@ -17,7 +17,7 @@ use super::export::FastZero;
 use super::handshake::Negotiated;
 use super::reply::ReplyTo;
 use crate::nbd::wire::{
-    BytesIn, EXTENDED_REQUEST_BYTES, MAX_PAYLOAD, NbdError, REQUEST_BYTES, ReplyStyle, RequestHeader, command,
+    BytesIn, EXTENDED_REQUEST_BYTES, MAX_SERVED, NbdError, REQUEST_BYTES, ReplyStyle, RequestHeader, command,
     command_flag as flag,
 };
 
@@ -131,7 +131,7 @@ pub enum Event<'a> {
 pub enum Violation {
     /// A request does not begin with the negotiated magic; holds what was there instead.
     BadMagic(u32),
-    /// A payload of this many bytes is more than [`MAX_PAYLOAD`].
+    /// A payload of this many bytes is more than [`MAX_SERVED`].
     PayloadTooLong(u64),
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Violation {
         match self {
             Violation::BadMagic(magic) => write!(f, "{magic:#010x} in place of a request: client out of step"),
             Violation::PayloadTooLong(bytes) => {
-                write!(f, "a request with {bytes} bytes of data: at most {MAX_PAYLOAD} are taken")
+                write!(f, "a request with {bytes} bytes of data: at most {MAX_SERVED} are taken")
             }
         }
     }
@@ -331,7 +331,7 @@ impl Session {
             _ => header.kind == command::WRITE,
         };
         let payload = if has_payload { header.length } else { 0 };
-        if payload > u64::from(MAX_PAYLOAD) {
+        if payload > u64::from(MAX_SERVED) {
             return self.violated(Violation::PayloadTooLong(payload));
         }
         let left = payload as u32;

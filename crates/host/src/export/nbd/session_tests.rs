@@ -210,15 +210,15 @@ fn clients_out_of_step_or_out_of_bounds_are_dropped_for_good() {
     let mut input = BytesIn::new(&[7; 64]);
     assert_eq!(s.next_event(&mut input), Err(Violation::BadMagic(0x0707_0707)));
     assert_eq!(s.next_event(&mut input), Err(Violation::BadMagic(0x0707_0707)));
-    let most = u64::from(MAX_PAYLOAD);
+    let most = u64::from(MAX_SERVED);
     let mut s = session(everything(), ReplyStyle::Simple);
-    assert_eq!(judged(&mut s, header(1, 0, 0, most)), Err(NbdError::NoSpc), "32 MiB are still read over");
+    assert_eq!(judged(&mut s, header(1, 0, 0, most)), Err(NbdError::NoSpc), "64 MiB are still read over");
     let bytes = header(1, 0, 0, most + 1).to_compact().unwrap();
     assert_eq!(s.next_event(&mut BytesIn::new(&bytes)), Err(Violation::PayloadTooLong(most + 1)));
     let mut s = session(everything(), ReplyStyle::Extended);
     let bytes = header(3, flag::PAYLOAD_LEN, 0, u64::MAX).to_extended();
     assert_eq!(s.next_event(&mut BytesIn::new(&bytes)), Err(Violation::PayloadTooLong(u64::MAX)));
-    assert!(Violation::PayloadTooLong(5).to_string().contains("5 bytes of data: at most 33554432"));
+    assert!(Violation::PayloadTooLong(5).to_string().contains("5 bytes of data: at most 67108864"));
 }
 
 #[test]

@@ -148,7 +148,7 @@ fn any_request(extended: bool) -> impl Strategy<Value = Vec<u8>> {
         40 => (0u64..6).prop_map(|n| n * 512),
         4 => 0..SIZE,
         1 => Just(u64::MAX),
-        1 => Just(33 << 20),
+        1 => Just(65 << 20),
     ];
     let flags = prop_oneof![8 => Just(0u16), 3 => 0u16..64, 1 => any::<u16>()];
     let kind = prop_oneof![9 => 0u16..8, 1 => any::<u16>()];
