@@ -3,14 +3,15 @@
 //!
 //! Guarantees: a configuration is refused for an unknown key, a value of the wrong type or out of range, or a reference to
 //! nothing. Each message has file, line, rule and remedy, and all errors are reported at once. Paths are relative to the
-//! working directory, as everywhere in mqblk; sockets that are not absolute are relative to `--socket-dir`. Does not do: check
-//! a file or socket. Every key is listed, with its default, in `examples/serve.toml`.
+//! working directory, as everywhere in mqblk; sockets that are not absolute are relative to `--socket-dir`. Names
+//! of hosts are resolved. Does not do: check a file or socket. Every key is listed, with its default, in `examples/serve.toml`.
 
 use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};
 use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
 use host::driver::Aio;
 use host::driver::file::FilePart;
+use host::net::listen::TcpListen;
 use host::serve::check::{FreshNames, PlanErrors, PlanItem};
 use host::serve::cpus;
 use host::serve::export_spec::ExportKeys;
@@ -20,7 +21,6 @@ use host::serve::plan::{
     DiskPlan, EXPORT_TYPES, ExportKind, ExportPlan, IoThreadPlan, OnEnospc, PollPlan, ServePlan, WriteCache,
 };
 use host::target::TargetSpec;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use toml::de::DeValue;
@@ -297,14 +297,13 @@ impl ExportKeys for Keys<'_, '_, '_> {
         self.section.one_of(key, &words)
     }
 
-    fn address(&mut self, key: &'static str) -> Option<Option<SocketAddr>> {
+    fn address(&mut self, key: &'static str) -> Option<Option<TcpListen>> {
         let text = self.section.string(key, "127.0.0.1:10809")?;
-        let address = text.parse().ok();
-        if address.is_none() {
-            let rule = "must be an address and a port, such as 127.0.0.1:10809 or [::]:10809";
-            self.section.refuse(key, format!("{key}={}: {rule}", shown(&text)));
+        let listen = text.parse::<TcpListen>();
+        if let Err(why) = &listen {
+            self.section.refuse(key, format!("{key}={}: {}", shown(&text), printable(why)));
         }
-        Some(address)
+        Some(listen.ok())
     }
 
     fn socket(&mut self, name: &str) -> PathBuf {

@@ -13,13 +13,13 @@ use std::net::SocketAddr;
 pub fn of_exports(plan: &ServePlan) -> Vec<String> {
     let warning = |export: &host::serve::plan::ExportPlan| {
         let ExportKind::Nbd(nbd) = &export.kind else { return None };
-        let NbdListen::Tcp(at) = &nbd.listen else { return None };
+        let NbdListen::Tcp(listen) = &nbd.listen else { return None };
         let may = match &nbd.tls {
             Some(tls) if tls.required => return None,
             Some(_) => "may leave TLS out",
             None => "needs no TLS",
         };
-        is_exposed(*at).then(|| {
+        listen.addresses().find(|at| is_exposed(*at)).map(|at| {
             format!(
                 "export '{}': {at} is not loopback, and a client {may}: every machine that reaches it can use the disk; set \
                  tls = \"require\", or listen at 127.0.0.1 or a Unix socket",

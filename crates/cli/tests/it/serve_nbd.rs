@@ -10,7 +10,7 @@ use common::Dir;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,6 +19,24 @@ use std::time::{Duration, Instant};
 fn clients<'a>(plan: &'a Value, export: &str) -> &'a Value {
     let exports = plan["exports"].as_array().unwrap();
     &exports.iter().find(|e| e["name"] == export).unwrap()["clients"]
+}
+
+/// `localhost` often has an address of IPv4 and one of IPv6; clients come to either.
+#[test]
+fn a_server_listens_at_all_addresses_of_a_name() {
+    let dir = Dir::new("serve-nbd-name");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let disk = "[[disk]]\nname = \"d\"\ntarget = \"ram:size=1m\"\n[[export]]\ntype = \"nbd\"\nexport_name = \"d\"\n";
+    dir.file("c.toml", &format!("{disk}listen = \"localhost:{port}\"\n"));
+    let daemon = dir.start(&["serve", "c.toml"], "serving on");
+    assert!(!daemon.seen().contains("is not loopback"), "{}", daemon.seen());
+    let all: Vec<_> = ("localhost", port).to_socket_addrs().unwrap().collect();
+    let here = all.iter().filter(|at| TcpListener::bind((at.ip(), 0)).is_ok());
+    for uri in here.map(|at| format!("nbd://{at}/d")).chain([format!("nbd://localhost:{port}/d")]) {
+        assert_eq!(dir.program("nbdinfo", &["--size", &uri]).exits(0).out.trim(), "1048576", "{uri}");
+    }
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
 }
 
 #[test]

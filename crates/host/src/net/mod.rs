@@ -4,6 +4,7 @@
 //! Does not know any protocol above them.
 
 pub mod certificates;
+pub mod listen;
 pub mod socket;
 pub(crate) mod tls;
 #[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]

@@ -27,6 +27,7 @@ use blk::stripe::StripeMap;
 use blk::time::Duration;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
@@ -234,14 +235,15 @@ pub(super) fn nbd_server(
     disks: Vec<NbdDisk>,
 ) -> Result<NbdExport> {
     let exports: Vec<_> = server.exports.iter().filter_map(|i| plan.exports().nth(*i)).collect();
-    let address = match server.listen {
-        NbdListen::Unix(path) => Address::Unix(path.clone()),
-        NbdListen::Tcp(at) => Address::Tcp(*at),
+    let (address, more): (Address, &[SocketAddr]) = match server.listen {
+        NbdListen::Unix(path) => (Address::Unix(path.clone()), &[]),
+        NbdListen::Tcp(listen) => (Address::Tcp(listen.first()), listen.more()),
     };
     let socket_mode = exports.iter().find_map(|e| e.plan.nbd()?.socket_mode);
     let files = exports.iter().find_map(|e| e.plan.nbd()?.tls.as_ref());
     let tls = files.map(Tls::load).transpose()?;
     let default = disks.first().map(|d| d.name.clone());
     let max_connections = most_connections(plan, server.listen);
-    NbdExport::start(threads, NbdOptions { address, disks, default, socket_mode, max_connections, tls })
+    let options = NbdOptions { address, disks, default, socket_mode, max_connections, tls };
+    NbdExport::start_at_several(threads, options, more)
 }

@@ -9,7 +9,7 @@ use super::{IoThreads, ServedDisk};
 use crate::error::Result;
 use crate::handed::{self, At};
 use crate::net::certificates::NbdTls;
-use std::net::SocketAddr;
+use crate::net::listen::TcpListen;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,8 +101,8 @@ pub trait ExportKeys {
     /// Reads one of `words`. Returns its index.
     fn word(&mut self, key: &'static str, words: &[&'static str]) -> Option<usize>;
 
-    /// Reads an address and a port. `Some(None)`: the value is invalid, which was reported.
-    fn address(&mut self, key: &'static str) -> Option<Option<SocketAddr>>;
+    /// Reads an address and a port, or the name of a host and a port. `Some(None)`: the value is invalid, which was reported.
+    fn address(&mut self, key: &'static str) -> Option<Option<TcpListen>>;
 
     /// Reads `socket`, by default `NAME.sock`, in the directory for sockets.
     fn socket(&mut self, name: &str) -> PathBuf;

@@ -5,6 +5,7 @@
 
 use super::spec::{NbdListen, NbdPlan};
 use crate::net::certificates::NbdTls;
+use crate::net::listen::TcpListen;
 use crate::serve::export_spec::{Hint, HintContext};
 use crate::shell::{absolute, quoted};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -67,9 +68,9 @@ fn server(nbd: &NbdPlan) -> String {
     let export = nbd.name.replace(',', ",,");
     let at = match &nbd.listen {
         NbdListen::Unix(path) => format!("server.type=unix,server.path={}", absolute(path).replace(',', ",,")),
-        NbdListen::Tcp(address) => {
-            let address = reachable(*address);
-            format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port())
+        NbdListen::Tcp(listen) => {
+            let (host, port) = host_and_port(listen);
+            format!("server.type=inet,server.host={host},server.port={port}")
         }
     };
     quoted(&format!("{at},export={export}"))
@@ -81,9 +82,9 @@ fn nbd_client(nbd: &NbdPlan, export: &HintContext<'_>) -> String {
         NbdListen::Unix(path) => {
             format!("nbd-client -unix {} /dev/nbd0 -N {name} -C 4{block}", quoted(&absolute(path)))
         }
-        NbdListen::Tcp(address) => {
-            let address = reachable(*address);
-            format!("nbd-client {} {} /dev/nbd0 -N {name} -C 4{block}", address.ip(), address.port())
+        NbdListen::Tcp(listen) => {
+            let (host, port) = host_and_port(listen);
+            format!("nbd-client {host} {port} /dev/nbd0 -N {name} -C 4{block}")
         }
     }
 }
@@ -99,11 +100,21 @@ fn uri(nbd: &NbdPlan) -> String {
             let more = certificates.map(|c| format!("&{c}")).unwrap_or_default();
             format!("{scheme}+unix:///{name}?socket={}{more}", percent(absolute(path).as_bytes()))
         }
-        NbdListen::Tcp(address) => {
+        NbdListen::Tcp(listen) => {
             let more = certificates.map(|c| format!("?{c}")).unwrap_or_default();
-            format!("{scheme}://{}/{name}{more}", reachable(*address))
+            let at = match listen.name() {
+                Some(_) => listen.to_string(),
+                None => reachable(listen.first()).to_string(),
+            };
+            format!("{scheme}://{at}/{name}{more}")
         }
     }
+}
+
+/// Returns the name or address of a host to connect to, and the port.
+fn host_and_port(listen: &TcpListen) -> (String, u16) {
+    let at = reachable(listen.first());
+    (listen.name().map_or_else(|| at.ip().to_string(), str::to_owned), at.port())
 }
 
 /// Returns an address to connect to: loopback for a server that listens on all addresses.
@@ -142,5 +153,8 @@ mod tests {
         assert_eq!(tcp("10.0.0.1:10809"), "nbd://10.0.0.1:10809/d");
         assert_eq!(tcp("0.0.0.0:1"), "nbd://127.0.0.1:1/d");
         assert_eq!(tcp("[::]:1"), "nbd://[::1]:1/d");
+        assert_eq!(tcp("localhost:10809"), "nbd://localhost:10809/d");
+        let plan = nbd(NbdListen::Tcp("localhost:10809".parse().unwrap()), "d");
+        assert!(server(&plan).contains("server.host=localhost,server.port=10809"), "{}", server(&plan));
     }
 }

@@ -125,7 +125,8 @@ pub struct NbdExport {
     /// Of a Unix socket.
     file: Option<SocketFile>,
     socket_mode: Option<u32>,
-    thread: Option<JoinHandle<()>>,
+    /// Each accepts the clients of one socket.
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl NbdExport {
@@ -134,10 +135,21 @@ impl NbdExport {
     /// # Errors
     /// Usage: the exports break a rule, or the socket is in use. Others: listening at the address fails.
     pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
+        NbdExport::start_at_several(threads, options, &[])
+    }
+
+    /// As [`NbdExport::start`], for a server that listens at more addresses of TCP, too.
+    ///
+    /// # Errors
+    /// The errors of [`NbdExport::start`]; nothing listens then.
+    pub fn start_at_several(threads: &Arc<IoThreads>, options: NbdOptions, more: &[SocketAddr]) -> Result<NbdExport> {
         let NbdOptions { address, disks, default, socket_mode, max_connections, tls } = options;
         let table = Table::new(threads, disks, default.as_deref(), &[])?;
         let stop = event::new()?;
         let (listener, address, file) = Listener::bind(&address, socket_mode)?;
+        let bind =
+            |at: &SocketAddr| -> Result<Arc<Listener>> { Ok(Arc::new(Listener::bind(&Address::Tcp(*at), None)?.0)) };
+        let others: Vec<Arc<Listener>> = more.iter().map(bind).collect::<Result<_>>()?;
         let shared = Arc::new(Shared {
             threads: Arc::clone(threads),
             max_connections: AtomicUsize::new(max_connections.min(CONNECTIONS_MAX as usize)),
@@ -149,20 +161,32 @@ impl NbdExport {
             places: Arc::default(),
             registry: Arc::default(),
         });
-        let accepting = Arc::clone(&shared);
+        // Dropping it ends the threads that were started so far.
+        let mut export = NbdExport { shared, address, file, socket_mode, threads: Vec::new() };
+        export.begin_to_accept(Shared::listener)?;
+        for other in others {
+            export.begin_to_accept(move |_| Some(Arc::clone(&other)))?;
+        }
+        Ok(export)
+    }
+
+    /// Starts a thread that accepts the clients of the socket that `listener` returns.
+    fn begin_to_accept(&mut self, listener: impl Fn(&Shared) -> Option<Arc<Listener>> + Send + 'static) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
         // Each client gets the certificates that are in the files when it connects.
         let role = if shared.tls.is_some() { Role::TlsClients } else { Role::Clients };
         let thread = std::thread::Builder::new()
             .name("mqblk-nbd".into())
             .spawn(move || {
                 sandbox::enter(role);
-                accepting.accept();
+                shared.accept(listener);
             })
             .map_err(|e| Error::os(e, "cannot start the thread of an NBD server"))?;
-        Ok(NbdExport { shared, address, file, socket_mode, thread: Some(thread) })
+        self.threads.push(thread);
+        Ok(())
     }
 
-    /// Returns where it listens, with the actual port.
+    /// Returns where it listens, with the actual port; of several addresses the first.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -266,7 +290,7 @@ impl Drop for NbdExport {
         event::signal(&self.shared.stop);
         self.shared.registry.clients.lock().stopped = true;
         self.shared.places.stop();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         drop(self.shared.listener.lock().take());
@@ -462,9 +486,9 @@ impl Shared {
         self.listener.lock().clone()
     }
 
-    fn accept(self: &Arc<Shared>) {
+    fn accept(self: &Arc<Shared>, current: impl Fn(&Shared) -> Option<Arc<Listener>>) {
         // Taken anew for each client, because it may have been replaced.
-        while let Some(listener) = self.listener()
+        while let Some(listener) = current(self)
             && socket::wait(listener.fd(), PollFlags::IN, &self.stop, None)
         {
             let accepted = socket::accepted(listener.accept(), SERVER, &self.stop);

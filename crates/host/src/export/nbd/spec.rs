@@ -6,6 +6,7 @@ use crate::driver::target::same_path;
 use crate::error::Result;
 use crate::handed::{self, At};
 use crate::net::certificates::{NbdTls, Problem, Tls};
+use crate::net::listen::TcpListen;
 use crate::net::socket::check_listen;
 use crate::serve::export_spec::{
     ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path,
@@ -43,15 +44,15 @@ pub struct NbdPlan {
 pub enum NbdListen {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A TCP address.
-    Tcp(SocketAddr),
+    /// A TCP address, or those of a name.
+    Tcp(TcpListen),
 }
 
 impl std::fmt::Display for NbdListen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NbdListen::Unix(path) => write!(f, "{}", path.display()),
-            NbdListen::Tcp(address) => write!(f, "{address}"),
+            NbdListen::Tcp(listen) => write!(f, "{listen}"),
         }
     }
 }
@@ -61,7 +62,16 @@ impl NbdListen {
     pub(crate) fn is_same(&self, other: &NbdListen) -> bool {
         match (self, other) {
             (NbdListen::Unix(a), NbdListen::Unix(b)) => same_path(a, b),
-            (a, b) => a == b,
+            (NbdListen::Tcp(a), NbdListen::Tcp(b)) => a.addresses().eq(b.addresses()),
+            _ => false,
+        }
+    }
+
+    /// Returns an address of both.
+    fn shared(&self, other: &NbdListen) -> Option<SocketAddr> {
+        match (self, other) {
+            (NbdListen::Tcp(a), NbdListen::Tcp(b)) => a.addresses().find(|at| b.addresses().any(|other| other == *at)),
+            _ => None,
         }
     }
 }
@@ -103,7 +113,7 @@ impl ExportSpec for NbdPlan {
     fn is_at(&self, at: &At) -> bool {
         match (&self.listen, at) {
             (NbdListen::Unix(path), At::Unix(_)) => handed::is_at(at, path),
-            (NbdListen::Tcp(address), At::Tcp(other)) => address == other,
+            (NbdListen::Tcp(listen), At::Tcp(other)) => listen.addresses().any(|at| at == *other),
             _ => false,
         }
     }
@@ -111,7 +121,7 @@ impl ExportSpec for NbdPlan {
     fn listen_at(&mut self, at: &At) -> bool {
         self.listen = match at {
             At::Unix(path) => NbdListen::Unix(path.clone()),
-            At::Tcp(address) => NbdListen::Tcp(*address),
+            At::Tcp(address) => NbdListen::Tcp((*address).into()),
         };
         true
     }
@@ -128,10 +138,10 @@ impl ExportSpec for NbdPlan {
                 format!("export_name: has {bytes} bytes; must be at most {NAME_BYTES_MAX} bytes, without NUL"),
             );
         }
-        if let NbdListen::Tcp(address) = &self.listen
-            && address.port() == 0
+        if let NbdListen::Tcp(listen) = &self.listen
+            && listen.first().port() == 0
         {
-            report("listen", format!("listen={address}: the port must be 1..=65535; NBD's own is 10809"));
+            report("listen", format!("listen={listen}: the port must be 1..=65535; NBD's own is 10809"));
         }
         let most = self.max_connections;
         if !(1..=CONNECTIONS_MAX).contains(&most) {
@@ -145,7 +155,13 @@ impl ExportSpec for NbdPlan {
 
     fn clash(&self, other: &NbdPlan, name: &str) -> Option<(&'static str, String)> {
         if !self.shares_server(other) {
-            return None;
+            let at = self.listen.shared(&other.listen)?;
+            let text = format!(
+                "listen={}: {at} is one of the addresses of export '{name}', and not all are the same; give both the same listen, or \
+                 another port",
+                self.listen
+            );
+            return Some(("listen", text));
         }
         let key = if matches!(self.listen, NbdListen::Unix(_)) { "socket" } else { "listen" };
         let what = if self.name == other.name {
@@ -165,15 +181,16 @@ impl ExportSpec for NbdPlan {
     fn preflight(&self, report: &mut Report<'_>) {
         match &self.listen {
             NbdListen::Unix(path) => report_path(check_listen(path), "socket", path, report),
-            NbdListen::Tcp(address) if handed::has_tcp(address) => {}
-            NbdListen::Tcp(address) => {
-                if let Err(e) = TcpListener::bind(address) {
+            NbdListen::Tcp(listen) => {
+                for address in listen.addresses().filter(|at| !handed::has_tcp(at)) {
+                    let Err(e) = TcpListener::bind(address) else { continue };
                     let remedy = match e.kind() {
                         io::ErrorKind::AddrInUse => "; end the program that has it or choose another port",
                         io::ErrorKind::AddrNotAvailable => "; choose an address of this host, or [::] for all",
                         _ => "",
                     };
-                    report("listen", format!("listen={address}: {e}{remedy}"));
+                    let of = listen.name().map_or_else(String::new, |_| format!("{address}: "));
+                    report("listen", format!("listen={listen}: {of}{e}{remedy}"));
                 }
             }
         }
@@ -193,7 +210,14 @@ impl ExportSpec for NbdPlan {
             Some(tls) if tls.required => ", TLS required",
             Some(_) => ", TLS offered",
         };
-        format!("'{}' on {}{tls}", self.name.escape_debug(), self.listen)
+        let at = match &self.listen {
+            NbdListen::Tcp(listen) if listen.name().is_some() => {
+                let all: Vec<String> = listen.addresses().map(|at| at.to_string()).collect();
+                format!(" ({})", all.join(" "))
+            }
+            _ => String::new(),
+        };
+        format!("'{}' on {}{at}{tls}", self.name.escape_debug(), self.listen)
     }
 
     fn values(&self) -> Vec<(&'static str, ExportValue)> {

@@ -183,7 +183,7 @@ fn a_tcp_port_in_use_is_said_so() {
     let image = dir.image("i", 4096);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let said = dir.look(&image, false, nbd(NbdListen::Tcp(address), None));
+    let said = dir.look(&image, false, nbd(NbdListen::Tcp(address.into()), None));
     assert!(said.starts_with(&format!("listen={address}: Address already in use")), "{said}");
     assert!(said.contains("choose another port"));
     let foreign = NbdListen::Tcp("192.0.2.1:10809".parse().unwrap());
