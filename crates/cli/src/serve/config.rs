@@ -284,6 +284,10 @@ impl ExportKeys for Keys<'_, '_, '_> {
         self.section.string(key, example)
     }
 
+    fn texts(&mut self, key: &'static str, example: &str) -> Option<Vec<String>> {
+        self.section.strings(key, example)
+    }
+
     fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         self.section.number(key, range)
     }

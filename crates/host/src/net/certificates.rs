@@ -7,6 +7,7 @@
 //!
 //! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
 
+use super::client_names::ClientNames;
 use crate::error::Error;
 use parking_lot::Mutex;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -94,6 +95,8 @@ pub struct NbdTls {
     pub client_ca: Option<PathBuf>,
     /// Certificates that those authorities have revoked; only with `client_ca`.
     pub client_crl: Option<PathBuf>,
+    /// Names of which a client's certificate must have one; only with `client_ca`.
+    pub client_names: ClientNames,
     /// Clients without TLS are refused.
     pub required: bool,
 }
@@ -200,6 +203,7 @@ impl NbdTls {
             // A file that cannot be checked counts as present, so that loading it fails. If it were left out, no certificate would count
             // as revoked.
             client_crl: (verify_peer && is_there(&crl).unwrap_or(true)).then_some(crl),
+            client_names: ClientNames::default(),
             required,
         }
     }
@@ -241,11 +245,15 @@ fn load(files: &NbdTls) -> Result<Arc<ServerConfig>, Problem> {
         .with_safe_default_protocol_versions()
         .map_err(|e| cert.problem(&e.to_string()))?;
     let builder = match &files.client_ca {
-        Some(ca) => builder.with_client_cert_verifier(verifier(ca, files.client_crl.as_deref(), &provider)?),
+        Some(ca) => {
+            let verifier = verifier(ca, files.client_crl.as_deref(), &provider)?;
+            builder.with_client_cert_verifier(files.client_names.check_after(verifier))
+        }
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| unusable(&cert, &key_file, e))?;
-    // Connections last long and clients do not use resumption, so no sessions are stored.
+    // Connections last long and clients do not use resumption, so no sessions are stored. A resumed session would also not be checked for
+    // the client's names.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))

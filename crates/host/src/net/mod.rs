@@ -4,6 +4,7 @@
 //! Does not know any protocol above them.
 
 pub mod certificates;
+pub mod client_names;
 pub mod listen;
 pub mod socket;
 pub(crate) mod tls;

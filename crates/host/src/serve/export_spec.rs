@@ -92,6 +92,9 @@ pub trait ExportKeys {
     /// Reads a text; `example` is for the message.
     fn text(&mut self, key: &'static str, example: &str) -> Option<String>;
 
+    /// Reads a list of texts, at least one; `example` is for the message.
+    fn texts(&mut self, key: &'static str, example: &str) -> Option<Vec<String>>;
+
     /// Reads a whole number.
     fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64>;
 

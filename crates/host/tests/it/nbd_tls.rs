@@ -5,11 +5,12 @@
 use crate::certificates;
 use crate::serving;
 
-use certificates::{Authority, NOW};
+use certificates::{Authority, For, NOW};
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::nbd::wire::{command, opt, option_header, rep};
 use host::net::certificates::NbdTls;
 use host::net::certificates::Tls;
+use host::net::client_names::ClientNames;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -34,11 +35,18 @@ struct Server {
 
 impl Server {
     fn new(target: &str, tcp: bool, required: bool, verify: bool) -> Server {
+        Server::for_names(target, tcp, required, verify, &[])
+    }
+
+    fn for_names(target: &str, tcp: bool, required: bool, verify: bool, names: &[&str]) -> Server {
         let served = Served::new("nbd-tls", target, 2);
         let authority = Authority::new("tests");
         let directory = authority.server(&served.directory, "server", NOW);
         authority.revoke(&directory, 4711);
-        let tls = Tls::load(&NbdTls::in_directory(&directory, verify, required)).map_err(|e| e.text).unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let client_names = ClientNames::read(&names).unwrap();
+        let files = NbdTls { client_names, ..NbdTls::in_directory(&directory, verify, required) };
+        let tls = Tls::load(&files).map_err(|e| e.text).unwrap();
         let disk = NbdDisk { description: "secret".into(), ..served.nbd_disk() };
         let mut options = NbdOptions { tls: Some(tls), ..served.nbd_options(disk) };
         if tcp {
@@ -238,6 +246,42 @@ fn clients_are_verified_where_that_is_asked() {
         }
         let friend = server.authority.client(parent, "friend", 5);
         run("nbdinfo", &[&server.uri(&friend)]);
+        server.wait_empty();
+        server.check_idle();
+    }
+}
+
+/// A certificate of the authority is not enough if names are listed. A common name (`localhost` in these certificates) is none of them.
+#[test]
+fn only_clients_with_a_listed_name_are_served() {
+    for tcp in [false, true] {
+        let server = Server::for_names("ram:size=16m", tcp, true, true, &["vm1.example", "localhost", "10.0.0.7"]);
+        let parent = &server.served.directory;
+        let client = |directory: &str, names: &[&str]| {
+            let directory = server.authority.directory(parent, directory);
+            let (cert, key) = server.authority.issue_to(names, For::Client, 7, NOW);
+            fs::write(directory.join("client-cert.pem"), cert).unwrap();
+            fs::write(directory.join("client-key.pem"), key).unwrap();
+            directory
+        };
+        for (directory, names) in
+            [("first", &["vm1.example"][..]), ("case", &["other.example", "VM1.example"]), ("ip", &["10.0.0.7"])]
+        {
+            run("nbdinfo", &[&server.uri(&client(directory, names))]);
+        }
+        for (directory, names) in [
+            ("other", &["vm2.example"][..]),
+            ("below", &["x.vm1.example"]),
+            ("common", &[]),
+            ("address", &["10.0.0.8"]),
+        ] {
+            let directory = client(directory, names);
+            let done = try_run("nbdinfo", &[&server.uri(&directory)]);
+            assert!(!done.status.success(), "{names:?} was let in");
+            let [object, image] = server.qemu(&directory);
+            let done = try_run("qemu-img", &["info", "--object", &object, "--image-opts", &image]);
+            assert!(!done.status.success(), "{names:?} was let in");
+        }
         server.wait_empty();
         server.check_idle();
     }

@@ -307,6 +307,22 @@ fn tls_needs_its_files_and_they_need_tls() {
     let files = "tls = \"on\"\ntls_cert = \"c\"\ntls_key = \"k\"\n";
     assert!(of(&format!("{files}tls_verify_peer = true\n")).starts_with("c.toml:8: tls_verify_peer: goes with"));
     assert!(of(&format!("{files}tls_client_crl = \"l\"\n")).starts_with("c.toml:8: tls_client_crl: has no effect"));
+    let verified = "tls = \"require\"\ntls_certificates = \"d\"\ntls_verify_peer = true\n";
+    assert_eq!(of(&format!("{verified}tls_client_names = [\"vm1.example\", \"10.0.0.1\"]\n")), "");
+    assert!(
+        of(&format!("{verified}tls_client_names = [\"vm1\", \"a b\"]\n"))
+            .starts_with("c.toml:8: tls_client_names: 'a b': must be a DNS name or an IP address")
+    );
+    let names = "tls_client_names = [\"vm1.example\"]\n";
+    for (before, line) in [
+        (String::new(), 5),
+        (verified.replace("require", "on"), 8),
+        (verified.replace("true", "false"), 8),
+        (files.replace("on", "require"), 8),
+    ] {
+        let why = of(&format!("{before}{names}"));
+        assert!(why.starts_with(&format!("c.toml:{line}: tls_client_names: only with tls = \"require\"")), "{why}");
+    }
     assert!(of("listen = \"localhost\"\n").starts_with("c.toml:5: listen=localhost: must be an address and a port"));
     assert!(of("listen = \"[::]:1\"\nsocket = \"s\"\n").contains("c.toml:6: socket: an export has a socket or listen"));
 }

@@ -12,6 +12,7 @@ use super::export::{Export, ExportTable};
 use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
 use crate::nbd::wire::BytesIn;
 use crate::net::certificates::Tls;
+use crate::net::client_names::is_unnamed;
 use crate::net::socket;
 use crate::net::tls::{Received, TlsStream};
 use rustix::event::PollFlags;
@@ -106,7 +107,12 @@ impl<'a> Line<'a> {
     fn start_tls(&mut self, tls: &Tls, first: &[u8]) -> Option<()> {
         let mut stream = Box::new(TlsStream::new(&tls.config(), first).ok()?);
         while stream.is_handshaking() {
-            let received = stream.receive(self.socket.as_fd(), |_| 0).ok()?;
+            let received = stream.receive(self.socket.as_fd(), |_| 0);
+            if received.as_ref().is_err_and(is_unnamed) {
+                let client = socket::peer(self.socket);
+                log::warn!(client; "a client is refused: its certificate has none of the names in tls_client_names");
+            }
+            let received = received.ok()?;
             self.flush(&mut stream)?;
             match received {
                 Received::End => return None,

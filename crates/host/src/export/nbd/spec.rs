@@ -6,6 +6,7 @@ use crate::driver::target::same_path;
 use crate::error::Result;
 use crate::handed::{self, At};
 use crate::net::certificates::{NbdTls, Problem, Tls};
+use crate::net::client_names::ClientNames;
 use crate::net::listen::TcpListen;
 use crate::net::socket::check_listen;
 use crate::serve::export_spec::{
@@ -207,6 +208,7 @@ impl ExportSpec for NbdPlan {
     fn summary(&self) -> String {
         let tls = match &self.tls {
             None => "",
+            Some(tls) if !tls.client_names.is_empty() => ", TLS required, for clients of certain names",
             Some(tls) if tls.required => ", TLS required",
             Some(_) => ", TLS offered",
         };
@@ -235,8 +237,27 @@ impl ExportSpec for NbdPlan {
     }
 }
 
-/// Reads `tls`, with a directory of certificates or with the files by their names.
+/// Reads the keys of TLS.
 fn tls(keys: &mut dyn ExportKeys) -> Option<NbdTls> {
+    let mut tls = certificates(keys);
+    let Some(names) = keys.texts("tls_client_names", "\"vm1.example\", \"vm2.example\"") else { return tls };
+    match tls.as_mut().filter(|tls| tls.required && tls.client_ca.is_some()) {
+        Some(tls) => match ClientNames::read(&names) {
+            Ok(names) => tls.client_names = names,
+            Err(why) => keys.refuse("tls_client_names", format!("tls_client_names: {why}")),
+        },
+        // A client without TLS, or without a certificate, would not be checked.
+        None => {
+            let text = "tls_client_names: only with tls = \"require\" and verified clients; add both, the latter by tls_client_ca = \
+                        \"FILE\" or tls_verify_peer = true";
+            keys.refuse("tls_client_names", text.to_owned());
+        }
+    }
+    tls
+}
+
+/// Reads `tls`, with a directory of certificates or with the files by their names.
+fn certificates(keys: &mut dyn ExportKeys) -> Option<NbdTls> {
     let required = keys.word("tls", &["off", "on", "require"]).filter(|word| *word > 0).map(|word| word == 2);
     let directory = keys.text("tls_certificates", "/etc/pki/mqblk");
     let verify = keys.flag("tls_verify_peer");
@@ -268,7 +289,9 @@ fn tls(keys: &mut dyn ExportKeys) -> Option<NbdTls> {
         keys.refuse("tls_client_crl", "tls_client_crl: has no effect without tls_client_ca = \"FILE\"".to_owned());
     }
     match (cert, key) {
-        (Some(cert), Some(key)) => Some(NbdTls { cert, key, client_ca, client_crl, required }),
+        (Some(cert), Some(key)) => {
+            Some(NbdTls { cert, key, client_ca, client_crl, client_names: ClientNames::default(), required })
+        }
         (cert, _) => {
             let missing = if cert.is_none() { "tls_cert" } else { "tls_key" };
             let text = format!("tls: needs {missing} = \"FILE\" (PEM), too; or tls_certificates = \"DIR\"");

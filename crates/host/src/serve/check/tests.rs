@@ -243,7 +243,7 @@ fn one_place_has_one_listener() {
     assert!(e.key == "listen" && e.text.contains("serves the export name 'a' already"), "{e}");
     let mut secure = nbd("n", "b", tcp.clone());
     if let ExportKind::Nbd(n) = &mut secure.kind {
-        n.tls = Some(NbdTls { cert: "c".into(), key: "k".into(), client_ca: None, client_crl: None, required: true });
+        n.tls = Some(NbdTls::in_directory("pki".as_ref(), false, true));
     }
     assert!(error(two(nbd("m", "a", tcp), secure)).text.contains("has other TLS settings"));
     let fuse = |name: &str| ExportPlan {

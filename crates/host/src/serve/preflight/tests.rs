@@ -194,8 +194,7 @@ fn a_tcp_port_in_use_is_said_so() {
 fn files_of_tls_and_mountpoints_are_there() {
     let dir = Dir::new("files");
     let image = dir.image("i", 4096);
-    let tls =
-        NbdTls { cert: dir.0.join("cert.pem"), key: dir.0.clone(), client_ca: None, client_crl: None, required: true };
+    let tls = NbdTls { cert: dir.0.join("cert.pem"), key: dir.0.clone(), ..NbdTls::in_directory(&dir.0, false, true) };
     let said = dir.look(&image, false, nbd(NbdListen::Unix(dir.0.join("s")), Some(tls)));
     assert!(said.contains("cert.pem: No such file or directory (os error 2); name a PEM file"), "{said}");
     let fuse = |mountpoint: PathBuf| ExportKind::Fuse(FusePlan { mountpoint, allow_other: false });
