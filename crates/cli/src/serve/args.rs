@@ -81,6 +81,9 @@ pub struct ServeArgs {
     /// Control socket, for mqblk ctl [default: serve-PID.sock in /run/mqblk for root, in $XDG_RUNTIME_DIR/mqblk for others]
     #[arg(help_heading = DAEMON, long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// Write the process id to this file once everything listens; the file is removed when the daemon ends
+    #[arg(help_heading = DAEMON, long, value_name = "PATH")]
+    pub pidfile: Option<PathBuf>,
     /// Serve metrics for Prometheus (GET /metrics) at this address
     #[arg(help_heading = DAEMON, long, value_name = "ADDRESS:PORT | unix:PATH")]
     pub metrics: Option<Listen>,

@@ -13,6 +13,7 @@ mod exposure;
 mod libvirt;
 pub mod log;
 pub mod metrics;
+mod pidfile;
 mod request;
 mod servers;
 mod show;
@@ -31,6 +32,7 @@ use host::serve::client_memory;
 use host::serve::daemon::Daemon;
 use host::serve::plan::ExportKind;
 use host::service::Manager;
+use pidfile::Prepared;
 use request::Request;
 use servers::Servers;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -83,6 +85,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     interrupt::exit_at_second(&[SIGINT, SIGTERM])?;
     let manager = Manager::of_environment()?;
     client_memory::set_limit(args.max_client_memory.unwrap_or_else(client_memory::default_limit));
+    let pidfile = args.pidfile.as_deref().map(Prepared::new).transpose()?;
     // A daemon that could not be controlled begins no export.
     let control = control::Socket::bind(args.control.as_deref(), user)?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
@@ -100,6 +103,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), manager.clone(), move || closing.close()));
     let mut servers = Servers::start(&operator, args, control)?;
+    let pidfile = pidfile.map(Prepared::put).transpose()?;
     if let Some(user) = user {
         operator.assume(user, &servers.paths())?;
     }
@@ -122,6 +126,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     // Accept no more commands. A command in progress completes first, because `end` waits for the operator's lock.
     drop(servers);
     operator.end();
+    drop(pidfile);
     ::log::info!("ended");
     Ok(Status::Done)
 }

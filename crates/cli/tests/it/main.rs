@@ -51,6 +51,7 @@ mod serve_metrics;
 mod serve_multipath;
 mod serve_nbd;
 mod serve_paths;
+mod serve_pidfile;
 mod serve_postgres;
 mod serve_rbd;
 mod serve_secrets;

@@ -69,8 +69,9 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     fs::create_dir(dir.path("run")).unwrap();
     std::os::unix::fs::chown(dir.path("run"), Some(65534), Some(65534)).unwrap();
     dir.file("serve.toml", CONFIG);
-    let args = ["serve", "serve.toml", "--control", "run/ctl.sock", "--user", "nobody"];
+    let args = ["serve", "serve.toml", "--control", "run/ctl.sock", "--user", "nobody", "--pidfile", "run/a.pid"];
     let daemon = dir.start(&args, "serving on 2 sockets");
+    assert_eq!(fs::read_to_string(dir.path("run/a.pid")).unwrap(), format!("{}\n", daemon.id()));
     let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 2000, ..VerifyOptions::default() };
     let socket = dir.path("run/a.sock");
     let report = verify(socket.to_str().unwrap(), &options).unwrap();
@@ -103,7 +104,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     let done = daemon.ends().exits(0);
     done.says(&["dropped root privileges"]);
     assert!(!done.err.contains("warning"), "{}", done.err);
-    assert_eq!(fs::read_dir(dir.path("run")).unwrap().count(), 0, "no socket is left");
+    assert_eq!(fs::read_dir(dir.path("run")).unwrap().count(), 0, "no socket and no file with the process id is left");
 }
 
 #[test]

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file with the id of a daemon's process (`--pidfile`), which tells scripts that the daemon serves.
+//!
+//! Guarantees: the file appears complete, once the daemon listens, and is removed when the daemon ends. A path that cannot be written is
+//! rejected before the daemon begins anything. A file of an earlier daemon is replaced, and that of a later one is not removed. Does not:
+//! keep two daemons apart (images and sockets do that), or remove the file after a crash or a second signal.
+
+use crate::status::Failure;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A file that can be put in place.
+pub struct Prepared {
+    file: File,
+    /// Its name until then.
+    new: PathBuf,
+    path: PathBuf,
+}
+
+impl Prepared {
+    /// Makes the file under another name in the same directory.
+    ///
+    /// # Errors
+    /// The directory does not exist or cannot be written, or something else than a file is at the path.
+    pub fn new(path: &Path) -> Result<Prepared, Failure> {
+        let name = path.file_name().ok_or_else(|| refused(path, &"is no name of a file"))?;
+        if fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(refused(path, &"something else than a regular file is there"));
+        }
+        let mut new = name.to_owned();
+        new.push(format!(".{}.new", std::process::id()));
+        let new = path.with_file_name(new);
+        let file = File::create_new(&new).map_err(|e| refused(path, &e))?;
+        Ok(Prepared { file, new, path: path.to_owned() })
+    }
+
+    /// Writes the id of this process and puts the file in place.
+    ///
+    /// # Errors
+    /// The file system refuses that.
+    pub fn put(mut self) -> Result<PidFile, Failure> {
+        let id = format!("{}\n", std::process::id());
+        let written = self.file.write_all(id.as_bytes()).and_then(|()| self.file.try_clone());
+        let placed = written.and_then(|file| fs::rename(&self.new, &self.path).map(|()| file));
+        let file = placed.map_err(|e| refused(&self.path, &e))?;
+        Ok(PidFile { file, path: self.path.clone() })
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // Fails if the file is in place.
+        let _ = fs::remove_file(&self.new);
+    }
+}
+
+/// The file in its place, which is removed on drop.
+pub struct PidFile {
+    /// While it is open, no other file gets its inode number.
+    file: File,
+    path: PathBuf,
+}
+
+impl PidFile {
+    /// Whether the path names this file, and not that of a later daemon.
+    fn is_there(&self) -> bool {
+        let (own, there) = (self.file.metadata(), fs::symlink_metadata(&self.path));
+        matches!((own, there), (Ok(own), Ok(there)) if (own.dev(), own.ino()) == (there.dev(), there.ino()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if self.is_there()
+            && let Err(e) = fs::remove_file(&self.path)
+        {
+            log::warn!("--pidfile={}: cannot be removed: {e}; remove it", self.path.display());
+        }
+    }
+}
+
+fn refused(path: &Path, why: &dyn Display) -> Failure {
+    Failure::new(format!(
+        "--pidfile={}: {why}; name a file in a directory that exists and can be written",
+        path.display()
+    ))
+}
