@@ -17,6 +17,7 @@
 //! | `ere` | the expressions that vendor, product and revision are |
 //! | `options` | all options: their sections, their values, what they do |
 //! | `read` | sections and lines |
+//! | `intervals` | two intervals that must fit each other |
 //! | `resolve` | what holds for a disk, and why |
 //! | `blacklist` | whether a disk is kept out, and by which line |
 //! | `show` | what `multipath -t` prints |
@@ -26,6 +27,7 @@ mod words;
 mod ere;
 mod options;
 mod read;
+mod intervals;
 mod resolve;
 mod blacklist;
 mod show;

@@ -124,6 +124,8 @@ const CHECKERS: &[(&str, Option<&str>)] = &[
     ("cciss_tur", TUR),
 ];
 
+const UNCOUNTED: &str = "is used; without the number of arguments, multipath-tools makes no map";
+
 const PRIO: Option<&str> = Some("path priorities are set as prio=50+10; without, all are 1");
 const PRIOS: &[(&str, Option<&str>)] = &[
     ("const", None),
@@ -283,7 +285,9 @@ impl OptionDef {
             Kind::Selector => {
                 let read = selector(value).map_err(|e| e.to_string())?;
                 let args: Vec<_> = read.args().iter().map(|a| format!(" {a}")).collect();
-                plain(format!("{} {}{}", read.name(), args.len(), args.concat()))
+                let is_counted = value.split_ascii_whitespace().nth(1).is_some();
+                let text = format!("{} {}{}", read.name(), args.len(), args.concat());
+                Ok((text, (!is_counted).then_some(UNCOUNTED)))
             }
             Kind::Features => features(value),
             Kind::Handler => {

@@ -5,7 +5,7 @@
 //! reported once.
 
 use super::ere::Ere;
-use super::options::{self, OPTIONS, OptionDef, Sections};
+use super::options::{self, Kind, OPTIONS, OptionDef, Sections};
 use super::words::{self, Unclosed, Word};
 use super::{Block, Config, ConfigErrors, Device, Listed, ListedBy, MOST_PROBLEMS, Problem, Setting};
 use blk::suggest::did_you_mean;
@@ -137,8 +137,9 @@ pub(super) fn read(file: &str, text: &str) -> Result<Config, ConfigErrors> {
         reader.line = line;
         reader.wrong(format!("{} begins here and is not closed: put a '}}' behind its last line", place.name()));
     }
-    let Reader { config, mut problems, more, .. } = reader;
+    let Reader { mut config, mut problems, more, .. } = reader;
     if problems.is_empty() {
+        config.fit_intervals();
         return Ok(config);
     }
     problems.sort_by_key(|p| p.line);
@@ -294,12 +295,16 @@ impl Reader<'_> {
         let Some(option) = options::find(name).filter(|o| o.sections.contains(sections)) else {
             return self.unknown_option(name, sections);
         };
+        // In multipath-tools a failback of 0 is one that is not set.
+        let is_unset = option.kind == Kind::Failback && value.parse::<u64>() == Ok(0);
         let (value, instead) = match option.read(value) {
             Ok(read) => read,
             Err(rule) => return self.wrong(format!("{name} '{}': {rule}", shown(value))),
         };
         if let Some(why) = option.idle.filter(|_| !is_harmless(option, &value)) {
             self.warn(format!("{name}: has no effect here: {why}"));
+        } else if is_unset {
+            self.warn(format!("{name} '0': sets nothing, as in multipath-tools; write immediate to switch at once"));
         } else if let Some(instead) = instead {
             self.warn(format!("{name} '{}': {instead}", shown(&value)));
         }
@@ -309,7 +314,9 @@ impl Reader<'_> {
             _ => &mut self.block.settings,
         };
         let before = list.iter().position(|s| s.option == option).map(|at| list.remove(at).line);
-        list.push(Setting { option, value, line: self.line });
+        if !is_unset {
+            list.push(Setting { option, value, line: self.line });
+        }
         if let Some(before) = before {
             self.warn(format!("{name}: is also in line {before} of the same section: this one is used"));
         }

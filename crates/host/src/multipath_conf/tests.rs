@@ -168,6 +168,61 @@ fn queue_if_no_path_is_no_path_retry_queue_unless_that_is_given() {
     assert_eq!(retry("defaults {\nfeatures \"2 pg_init_retries 50\"\n}"), NoPathRetry::Fail);
 }
 
+/// Lines of `defaults`, an option, its value in effect, and the warning.
+const ODD_VALUES: &[(&str, &str, &str, &str)] = &[
+    (
+        "polling_interval 10\nmax_polling_interval 4",
+        "polling_interval",
+        "4",
+        "m.conf:2: polling_interval 10: is above max_polling_interval (line 3), so 4 is used, as in multipath-tools",
+    ),
+    (
+        "max_polling_interval 4\npolling_interval 10",
+        "polling_interval",
+        "4",
+        "m.conf:3: polling_interval 10: is above max_polling_interval (line 2), so 4 is used, as in multipath-tools",
+    ),
+    ("polling_interval 4\nmax_polling_interval 4", "polling_interval", "4", ""),
+    ("polling_interval 10\nmax_polling_interval 60", "polling_interval", "10", ""),
+    ("max_polling_interval 9", "polling_interval", "2", ""),
+    ("max_polling_interval 3", "polling_interval", "1", ""),
+    (
+        "failback 0",
+        "failback",
+        "manual",
+        "m.conf:2: failback '0': sets nothing, as in multipath-tools; write immediate to switch at once",
+    ),
+    (
+        "failback immediate\nfailback 00",
+        "failback",
+        "manual",
+        "m.conf:3: failback '0': sets nothing, as in multipath-tools; write immediate to switch at once",
+    ),
+    ("failback 0\nfailback 30", "failback", "30", "m.conf:2: failback '0': sets nothing"),
+    (
+        "path_selector round-robin",
+        "path_selector",
+        "round-robin 0",
+        "m.conf:2: path_selector 'round-robin 0': is used; without the number of arguments, multipath-tools makes no map",
+    ),
+    ("path_selector \"queue-length 0\"", "path_selector", "queue-length 0", ""),
+];
+
+#[test]
+fn odd_values_are_read_as_multipath_reads_them() {
+    for (lines, option, value, warning) in ODD_VALUES.iter().copied() {
+        let config = Config::parse("m.conf", &format!("defaults {{\n{lines}\n}}")).expect(lines);
+        let found = config.resolve(&Identity::default()).get(option).map(|f| f.value.clone());
+        assert_eq!(found.as_deref(), Some(value), "{lines}");
+        let told = config.warnings.first().map(Problem::to_string).unwrap_or_default();
+        assert!(told.starts_with(warning) && told.is_empty() == warning.is_empty(), "{lines}\n{told}");
+    }
+    // A failback that is not set leaves the value of another section.
+    let text = "defaults {\nfailback 30\n}\noverrides {\nfailback 0\n}";
+    let found = parse(text).resolve(&Identity::default()).options().failback;
+    assert_eq!(found, Failback::After(Duration::from_secs(30)));
+}
+
 /// One of each kind of mistake, and its message: file, line, word, rule, remedy.
 const MISTAKES: &[(&str, &str)] = &[
     (
