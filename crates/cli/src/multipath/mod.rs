@@ -3,7 +3,7 @@
 //! multipath.conf(5).
 //!
 //! Guarantees: warnings and errors of a file go to standard error, each with its line; the output of `-t` is itself a
-//! valid configuration. Does not do: change anything.
+//! valid configuration. An option of the list is refused with `-t`, and one of `-t` with the list. Does not do: change anything.
 
 mod topology;
 #[cfg(test)]
@@ -26,32 +26,32 @@ pub struct MultipathArgs {
     /// Print the configuration of --config with its defaults, as multipath -t does
     #[arg(short = 't', requires = "config")]
     pub show_config: bool,
-    /// Only the disk of this name or WWID
-    #[arg(value_name = "DISK", requires = "list")]
+    /// Only the disk of this name, WWID or dm-N
+    #[arg(value_name = "DISK", requires = "list", conflicts_with = "show_config")]
     pub disk: Option<String>,
     /// Control socket of the daemon [default: of the only daemon of this user]
     #[arg(long, value_name = "SOCKET", conflicts_with = "show_config")]
     pub control: Option<PathBuf>,
     /// Print JSON, as multipathd show maps json does
-    #[arg(long, requires = "list")]
+    #[arg(long, requires = "list", conflicts_with = "show_config")]
     pub json: bool,
     /// A file in the syntax of multipath.conf(5)
-    #[arg(long, value_name = "FILE", requires = "show_config")]
+    #[arg(long, value_name = "FILE", requires = "show_config", conflicts_with = "list")]
     pub config: Option<PathBuf>,
     /// With -t: the options in effect for the disk of this WWID, each with the line that sets it
-    #[arg(long, value_name = "WWID", requires = "show_config")]
+    #[arg(long, value_name = "WWID", requires = "show_config", conflicts_with = "list")]
     pub wwid: Option<String>,
     /// With -t: as --wwid, by the vendor of INQUIRY
-    #[arg(long, value_name = "TEXT", requires = "show_config")]
+    #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub vendor: Option<String>,
     /// With -t: as --wwid, by the product of INQUIRY
-    #[arg(long, value_name = "TEXT", requires = "show_config")]
+    #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub product: Option<String>,
     /// With -t: as --wwid, by the revision of INQUIRY
-    #[arg(long, value_name = "TEXT", requires = "show_config")]
+    #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub revision: Option<String>,
     /// With -t: as --wwid, by the protocol of the paths, such as scsi:iscsi
-    #[arg(long, value_name = "TEXT", requires = "show_config")]
+    #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub protocol: Option<String>,
 }
 
@@ -87,7 +87,7 @@ fn listing(args: &MultipathArgs) -> Result<String, Failure> {
     };
     if let (Some(only), Some(maps)) = (&args.disk, all["maps"].as_array_mut()) {
         let names: Vec<String> = maps.iter().filter_map(|m| m["name"].as_str()).map(str::to_owned).collect();
-        maps.retain(|m| m["name"] == only.as_str() || m["uuid"] == only.as_str());
+        maps.retain(|m| ["name", "uuid", "sysfs"].iter().any(|key| m[*key] == only.as_str()));
         if maps.is_empty() {
             let hint = blk::suggest::did_you_mean(only, names.iter().map(String::as_str));
             let there = if names.is_empty() { "has none".to_owned() } else { format!("has {}", names.join(", ")) };

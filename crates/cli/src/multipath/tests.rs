@@ -26,7 +26,10 @@ fn two_groups() -> Topology {
     let mut gone = path("iscsi://10.0.0.12/iqn.x/1", 10, false);
     gone.is_running = false;
     Topology {
-        wwid: "naa.60000000000000000e00000000010001".to_owned(),
+        wwid: "360000000000000000e00000000010001".to_owned(),
+        vendor: "IET".to_owned(),
+        product: "VIRTUAL-DISK".to_owned(),
+        revision: "0001".to_owned(),
         bytes: 10 << 30,
         features: "1 queue_if_no_path".to_owned(),
         hardware_handler: "1 alua".to_owned(),
@@ -49,7 +52,7 @@ fn a_disk_is_listed_as_multipath_does() {
     assert_eq!(
         text(&all),
         "\
-data (naa.60000000000000000e00000000010001) dm-0
+data (360000000000000000e00000000010001) dm-0 IET,VIRTUAL-DISK
 size=10G features='1 queue_if_no_path' hwhandler='1 alua' wp=rw
 |-+- policy='service-time 0' prio=50 status=active
 | |- #:#:#:# iscsi://10.0.0.1/iqn.x/1  0:0 active ready  running
@@ -74,8 +77,26 @@ fn sizes_are_rounded_as_multipath_rounds_them() {
         let topology = Topology { bytes, ..Topology::default() };
         let all = json!({ "maps": [topology::map("d", 3, true, &topology)] });
         let told = text(&all);
-        assert_eq!(told, format!("d dm-3\nsize={shown} features='' hwhandler='' wp=ro\n"));
+        assert_eq!(told, format!("d dm-3 ##,##\nsize={shown} features='' hwhandler='' wp=ro\n"));
     }
+}
+
+/// Each column is one word, except the state `i/o pending`, which multipath prints so, too.
+#[test]
+fn path_name_is_printed_as_one_word() {
+    let paths = vec![path("./my disk.img", 1, true), path("./b", 1, true)];
+    let group = TopologyGroup { selector: "service-time 0".to_owned(), prio: 1, state: GroupState::Active, paths };
+    let topology = Topology { vendor: "IET".to_owned(), groups: vec![group], ..Topology::default() };
+    let told = text(&json!({ "maps": [topology::map("d", 0, false, &topology)] }));
+    assert!(told.starts_with("d dm-0 ##,##\n"), "a vendor alone is not printed: {told}");
+    let lines: Vec<_> = told.lines().skip(3).collect();
+    assert_eq!(
+        lines,
+        [
+            "  |- #:#:#:# ./my\\x20disk.img 0:0 active ready running",
+            "  `- #:#:#:# ./b              0:0 active ready running",
+        ]
+    );
 }
 
 /// The keys that programs read, and those that only mqblk has.
@@ -83,6 +104,7 @@ fn sizes_are_rounded_as_multipath_rounds_them() {
 fn json_has_the_keys_of_multipathd() {
     let map = topology::map("data", 0, false, &two_groups());
     assert_eq!((&map["paths"], &map["path_faults"], &map["queueing"]), (&json!(1), &json!(2), &json!("queue")));
+    assert_eq!([&map["vend"], &map["prod"], &map["rev"]], [&json!("IET"), &json!("VIRTUAL-DISK"), &json!("0001")]);
     let second = &map["path_groups"][0]["paths"][1];
     assert_eq!(
         *second,

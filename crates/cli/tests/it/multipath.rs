@@ -43,7 +43,7 @@ fn paths_of_a_served_disk_are_listed_as_multipath_does() {
         }
     };
     let out = until(&format!("`- #:#:#:# {y} 0:0 active ready running\n"));
-    let head = "data dm-0\nsize=64M features='1 queue_if_no_path' hwhandler='0' wp=rw\n|-+- policy='service-time 0' prio=50 status=";
+    let head = "data dm-0 ##,##\nsize=64M features='1 queue_if_no_path' hwhandler='0' wp=rw\n|-+- policy='service-time 0' prio=50 status=";
     assert!(out.starts_with(head), "{out}");
     assert!(out.contains("\n`-+- policy='service-time 0' prio=10 status=enabled\n"), "{out}");
 
@@ -57,6 +57,8 @@ fn paths_of_a_served_disk_are_listed_as_multipath_does() {
     dir.mqblk(&["multipath", "-ll", "dta", "--control", "ctl.sock"])
         .exits(2)
         .says(&["no multipath disk 'dta'", "did you mean 'data'?"]);
+
+    dir.mqblk(&["multipath", "-ll", "dm-0", "--control", "ctl.sock"]).exits(0).prints(&["data dm-0 ##,##\n"]);
 
     // The export is still in the file, so a reload adds it again.
     dir.mqblk(&["ctl", "--control", "back.sock", "reload"]).exits(0);
@@ -92,5 +94,10 @@ fn multipath_conf_is_printed_with_defaults_or_rejected_by_line() {
     dir.mqblk(&["multipath", "--config", "bad.conf", "-t"]).exits(2).says(&said);
     dir.mqblk(&["multipath", "--config", "none.conf", "-t"]).exits(2).says(&["none.conf: cannot be read"]);
     dir.mqblk(&["multipath", "-t"]).exits(2).says(&["--config"]);
+    // What has no effect is refused.
+    for (list_or_config, others) in [("-t", "--json"), ("-t", "data"), ("-ll", "--wwid=1")] {
+        let args = ["multipath", list_or_config, "--config", "m.conf", others];
+        dir.mqblk(&args).exits(2).says(&["cannot be used with"]);
+    }
     dir.mqblk(&["multipath", "-ll", "--control", "nobody.sock"]).exits(2).says(&["nobody.sock"]);
 }

@@ -96,7 +96,7 @@ fn failed_scsi_command_is_logged_in_the_words_of_the_kernel() {
                  Add. Sense: Write protected (27/00); CDB: Write(10), LBA 16, 8 blocks; critical target error";
     assert_eq!(line["message"], words);
     let path = line["path"].as_str().unwrap();
-    assert!(line["disk"] == "d" && path.starts_with("LUN 1 of iSCSI target iqn.2026-11.test:protected at"), "{line}");
+    assert!(line["disk"] == "d" && path == url, "{line}");
     let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
     assert_eq!(list["disks"][0]["troubles"], json!([format!("{path}: a command failed: {words}")]));
     daemon.signal("TERM");
@@ -144,10 +144,10 @@ fn states_of_paths_are_in_the_log_with_their_reasons() {
     shows(&mut daemon, &signs);
     let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
     let troubles = list["disks"][0]["troubles"].to_string();
-    assert!(troubles.contains(signs[2]) && troubles.contains(" #2 is not used now: "), "{troubles}");
+    assert!(troubles.contains(signs[2]) && troubles.contains("#2 is not used now: "), "{troubles}");
     let page = metrics(&dir);
     let has = |name: &str, value: &str| {
-        let is_it = |line: &&str| line.starts_with(&format!("{name}{{disk=\"d\",path=\"LUN 1 of"));
+        let is_it = |line: &&str| line.starts_with(&format!("{name}{{disk=\"d\",path=\"iscsi://"));
         page.lines().filter(is_it).filter(|line| line.ends_with(value)).count()
     };
     assert_eq!([has("mqblk_path_active", "} 0"), has("mqblk_path_failures_total", "} 1")], [2, 2], "{page}");
@@ -222,6 +222,11 @@ fn a_multipath_conf_tells_a_run_and_a_served_disk_what_to_do() {
         let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
         let out = dir.mqblk(&["multipath", "-ll", "--control", "ctl.sock"]).exits(0).out;
         let json = dir.mqblk(&["multipath", "-ll", "--json", "--control", "ctl.sock"]).exits(0).json();
+        let (head, path) = (format!("d ({WWID}) dm-0 IET,VIRTUAL-DISK\n"), tgtd.url(1));
+        for by in [WWID, "dm-0"] {
+            dir.mqblk(&["multipath", "-ll", by, "--control", "ctl.sock"]).exits(0).prints(&[&head]);
+        }
+        assert!(out.contains(&format!("- #:#:#:# {path}   0:0 ")) && out.contains(&format!(" {path}#2 0:0 ")), "{out}");
         started.signal("TERM");
         started.ends().exits(0);
         let map = &json["maps"][0];

@@ -59,7 +59,7 @@ use crate::clock;
 use crate::driver::failures::{self, FailureReport};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
-use crate::driver::path::{Connections, DevicePath};
+use crate::driver::path::{Connections, DevicePath, DiskNames};
 use crate::driver::path_log::{PathLog, PathMessage};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
@@ -727,6 +727,10 @@ impl DevicePath for Iscsi {
     /// Empty: the unit does not report an identity.
     fn identity(&self) -> Option<String> {
         Some(self.shared.unit.read().identity.in_full())
+    }
+
+    fn names(&self) -> Option<DiskNames> {
+        Some(self.shared.unit.names.clone())
     }
 
     /// Sends TEST UNIT READY in a session of its own.

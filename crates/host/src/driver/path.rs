@@ -46,6 +46,19 @@ pub enum PathCommand {
     SwitchGroup(usize),
 }
 
+/// The names of a SCSI disk, as multipath shows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskNames {
+    /// The WWID in the form of udev and multipath; `None`: the disk has none.
+    pub wwid: Option<String>,
+    /// `vendor` of INQUIRY, without trailing spaces; may be empty.
+    pub vendor: String,
+    /// `product` of INQUIRY, likewise.
+    pub product: String,
+    /// `revision` of INQUIRY, likewise.
+    pub revision: String,
+}
+
 /// A device whose connections may fail, or that reports an identity.
 pub trait DevicePath {
     /// Returns the state of its connections, if the driver has any.
@@ -76,6 +89,11 @@ pub trait DevicePath {
 
     /// Returns the disk's identity, if it reports one: two devices with the same identity are one disk.
     fn identity(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the names of a SCSI disk. `None`: the disk is none, or the driver did not ask for them.
+    fn names(&self) -> Option<DiskNames> {
         None
     }
 

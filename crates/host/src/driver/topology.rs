@@ -6,8 +6,14 @@ use blk::multipath::GroupState;
 /// A multipath disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// The WWID; empty if the disk reports none.
+    /// The WWID of a SCSI disk. For others the identity by which paths are compared; empty if there is none.
     pub wwid: String,
+    /// `vendor` of INQUIRY; empty if unknown.
+    pub vendor: String,
+    /// `product` of INQUIRY; empty if unknown.
+    pub product: String,
+    /// `revision` of INQUIRY; empty if unknown.
+    pub revision: String,
     /// Size in bytes.
     pub bytes: u64,
     /// As in the kernel's table: `1 queue_if_no_path`.

@@ -2,8 +2,8 @@
 //! Multipath disks of a daemon, with the keys of `multipathd show maps json`, so that programs that read the output of
 //! multipathd can read this, too; keys that multipathd does not have come after its own.
 //!
-//! Differences: `uuid` is the identifier that the disk itself reports, not udev's WWID; `sysfs` and `dev_t` are numbers
-//! of this daemon, because there are no kernel devices.
+//! Differences: `uuid` of a disk that is no SCSI disk is the identity by which its paths are compared, or empty; `sysfs` and `dev_t` are
+//! numbers of this daemon, because there are no kernel devices.
 
 use blk::multipath::GroupState;
 use host::driver::{Topology, TopologyGroup, TopologyPath};
@@ -39,6 +39,9 @@ pub fn map(name: &str, number: usize, read_only: bool, t: &Topology) -> Value {
         "features": t.features,
         "hwhandler": t.hardware_handler,
         "path_faults": paths().map(|p| p.fail_count).sum::<u64>(),
+        "vend": t.vendor,
+        "prod": t.product,
+        "rev": t.revision,
         "path_groups": t.groups.iter().enumerate().map(|(i, g)| group(i, g)).collect::<Vec<_>>(),
         "bytes": t.bytes,
     })

@@ -6,6 +6,7 @@
 //! Source: SPC-5, SBC-4; which answers are believed: drivers/scsi/sd.c (`sd_revalidate_disk`) of Linux 6.19.
 
 use super::dial::{Answer, Line};
+use crate::driver::path::DiskNames;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::SECTOR_SHIFT;
 use blk::limits::Limits;
@@ -17,6 +18,7 @@ use blk::scsi::inquiry::{
 };
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
+use blk::scsi::wwid::wwid;
 
 /// Maximum number of bytes of an answer that are requested.
 const ALLOCATION: u16 = 1024;
@@ -27,10 +29,12 @@ pub(super) const MAX_SECTORS: u32 = 16 << 11;
 /// Maximum number of blocks of one WRITE SAME or UNMAP if the device reports no limit (`SD_MAX_WS16_BLOCKS`).
 const MAX_RANGE_BLOCKS: u64 = 0x7f_ffff;
 
-/// The properties that must not change while a logical unit is in use.
+/// The properties that must not change while a logical unit is in use, and its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) identity: Identity,
+    /// These may change: new firmware has another revision.
+    pub(super) names: DiskNames,
     pub(super) blocks: u64,
     pub(super) block_size: u32,
 }
@@ -145,7 +149,10 @@ fn identify_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     let capacity = must(line, lun, &Cdb::read_capacity_16(32), 32, "READ CAPACITY (16)")?;
     let capacity = Capacity::parse(&capacity).ok_or_else(|| refused(lun, "READ CAPACITY (16) was not answered"))?;
     let identity = Identity::parse(&designation, &serial);
-    Ok((Unit { identity, blocks: capacity.blocks, block_size: capacity.block_size }, capacity))
+    let wwid = wwid(&inquiry, &designation, &serial);
+    let Inquiry { vendor, product, revision, .. } = inquiry;
+    let names = DiskNames { wwid, vendor, product, revision };
+    Ok((Unit { identity, names, blocks: capacity.blocks, block_size: capacity.block_size }, capacity))
 }
 
 /// Checks that the unit takes commands that use the medium.
@@ -260,7 +267,8 @@ mod tests {
             let page = serial.map_or_else(Vec::new, |s| [&[0, 0x80, 0, s.len() as u8], s.as_bytes()].concat());
             // A vendor's designator that is always the same.
             let designation = [0, 0x83, 0, 6, 2, 1, 0, 2, b'v', b'd'];
-            Unit { identity: Identity::parse(&designation, &page), blocks, block_size: 512 }
+            let (identity, names) = (Identity::parse(&designation, &page), DiskNames::default());
+            Unit { identity, names, blocks, block_size: 512 }
         };
         let (a, b, none) = (of(Some("A"), 8), of(Some("B"), 8), of(None, 8));
         assert_eq!(a.change_to(&b), "was serial A and is serial B");

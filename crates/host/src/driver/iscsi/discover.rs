@@ -59,7 +59,7 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
     let mut units = Vec::new();
     for lun in listed(&list) {
         match identify(&mut line, lun) {
-            Ok((Unit { identity, blocks, block_size }, _)) => {
+            Ok((Unit { identity, blocks, block_size, .. }, _)) => {
                 let bytes = blocks.saturating_mul(u64::from(block_size));
                 units.push(FoundUnit { lun, bytes, block_size, identity: printable(identity.to_string()) });
             }

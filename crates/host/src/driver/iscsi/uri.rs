@@ -119,9 +119,10 @@ impl IscsiTarget {
     }
 }
 
+/// Its URL without user and options: one word, with the port.
 impl fmt::Display for IscsiTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LUN {} of iSCSI target {} at {}", self.lun.0, self.name, self.portal)
+        write!(f, "iscsi://{}/{}/{}", self.portal, self.name, self.lun.0)
     }
 }
 
@@ -262,8 +263,10 @@ mod tests {
             (plain.portal.to_string().as_str(), plain.name.as_str()),
             ("127.0.0.1:33260", "iqn.2026-11.test:t1")
         );
+        assert_eq!(plain.to_string(), "iscsi://127.0.0.1:33260/iqn.2026-11.test:t1/1");
         assert_eq!((plain.lun, plain.chap), (LunId(1), None));
         let chap = parse("iscsi://me%se%cr@t@[::1]/iqn.2026-11.test:t1/0?sessions=2&header-digest=crc32c").unwrap();
+        assert_eq!(chap.to_string(), "iscsi://[::1]:3260/iqn.2026-11.test:t1/0");
         assert_eq!(chap.portal, Portal { host: "::1".into(), port: DEFAULT_PORT });
         assert_eq!(chap.chap, Some(Chap { user: "me".into(), password: "se%cr@t".into() }));
         assert_eq!((chap.sessions, chap.header_digest, chap.data_digest), (Some(2), true, false));

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::driver::aio::Aio;
 use crate::driver::failures::FailureReport;
 use crate::driver::host_driver::HostDriver;
-use crate::driver::path::{Connections, DevicePath, PathCommand};
+use crate::driver::path::{Connections, DevicePath, DiskNames, PathCommand};
 use crate::driver::path_log::PathMessage;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::space::Space;
@@ -498,6 +498,10 @@ impl DevicePath for Multipath {
 
     fn identity(&self) -> Option<String> {
         self.core.inners().find_map(|(_, d)| d.path().identity())
+    }
+
+    fn names(&self) -> Option<DiskNames> {
+        self.core.inners().find_map(|(_, d)| d.path().names())
     }
 
     fn command(&self, command: &PathCommand) -> Result<String> {

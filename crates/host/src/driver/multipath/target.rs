@@ -145,10 +145,12 @@ impl MultipathTarget {
                 TargetSpec::Iscsi(target) => target.to_string(),
                 _ => without_secrets(text),
             };
-            let numbered = format!("{name} #");
-            let same = paths.iter().filter(|p| p.name == name || p.name.starts_with(&numbered)).count();
-            let name = if same > 0 { format!("{name} #{}", same + 1) } else { name };
-            paths.push(PathTarget { spec, name, prio: 1, cpus: Vec::new() });
+            let (mut number, mut unique) = (1, name.clone());
+            while paths.iter().any(|p| p.name == unique) {
+                number += 1;
+                unique = format!("{name}#{number}");
+            }
+            paths.push(PathTarget { spec, name: unique, prio: 1, cpus: Vec::new() });
         }
         let said = MultipathOptions::default();
         let (conf, detect_prio, given) = (None, None, Vec::new());
@@ -619,7 +621,11 @@ mod tests {
         let names = |text| parse(text).unwrap().paths.into_iter().map(|p| p.name).collect::<Vec<_>>();
         assert_eq!(names("/a+/b+./c"), ["/a", "/b", "./c"]);
         assert_eq!(names(":null+null:"), ["null", "null:"]);
-        assert_eq!(names("null:+null:"), ["null:", "null: #2"]);
+        assert_eq!(names("null:+null:"), ["null:", "null:#2"]);
+        assert_eq!(names("/a+/a#2+/a+/a"), ["/a", "/a#2", "/a#3", "/a#4"]);
+        assert_eq!(names("/a#2+/a+/a+/a#2"), ["/a#2", "/a", "/a#3", "/a#2#2"]);
+        let twice = names("iscsi://u%secret@a/iqn.2026-11.x:y/1+iscsi://a/iqn.2026-11.x:y/1?sessions=2");
+        assert_eq!(twice, ["iscsi://a:3260/iqn.2026-11.x:y/1", "iscsi://a:3260/iqn.2026-11.x:y/1#2"]);
     }
 
     #[test]

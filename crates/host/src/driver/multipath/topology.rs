@@ -7,6 +7,7 @@
 use super::changes::{PathState, PathStates};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::multipath::disk::{Multipath, Watched};
+use crate::driver::path::DiskNames;
 use crate::driver::topology::{Topology, TopologyGroup, TopologyPath};
 use blk::driver::Driver;
 use blk::id::SECTOR_SHIFT;
@@ -43,8 +44,12 @@ impl Multipath {
                 paths,
             }
         });
+        let DiskNames { wwid, vendor, product, revision } = self.path().names().unwrap_or_default();
         Topology {
-            wwid: self.path().identity().unwrap_or_default(),
+            wwid: wwid.or_else(|| self.path().identity()).unwrap_or_default(),
+            vendor,
+            product,
+            revision,
             bytes: self.capacity().0 << SECTOR_SHIFT,
             features: features(queues, &status.features),
             failback: core.options.failback.to_string(),
