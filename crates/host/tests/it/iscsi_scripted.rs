@@ -231,6 +231,32 @@ fn unit_change_seen_by_a_user_command_is_verified() {
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
+/// Cause: istgt drops commands of more than 8192 bytes, and discovery asked for 8200 at once, so it hung. Fix: ask for more only if the
+/// answer says that there is more.
+#[test]
+fn list_of_luns_is_asked_for_again_if_it_is_long() {
+    for (well_known, asked) in [(100_u32, vec![4096]), (600, vec![4096, 4816])] {
+        let seen: Arc<Mutex<Vec<u32>>> = Arc::default();
+        let own = Arc::clone(&seen);
+        let target = Scripted::new(move |peer, request| {
+            let is_it = request.cdb()[0] == REPORT_LUNS;
+            if is_it {
+                own.lock().unwrap().push(request.len());
+                let mut answer = (8 * (well_known + 1)).to_be_bytes().to_vec();
+                answer.extend([0; 4]);
+                (0..well_known).for_each(|_| answer.extend([0xc1, 1, 0, 0, 0, 0, 0, 0]));
+                answer.extend([0, 7, 0, 0, 0, 0, 0, 0]);
+                peer.answer(request, &answer);
+            }
+            is_it
+        });
+        let portal = iscsi::parse(&target.url("")).unwrap();
+        let units = iscsi::logical_units(&portal, "iqn.2026-11.test:scripted").unwrap();
+        let luns: Vec<u16> = units.iter().map(|unit| unit.lun.0).collect();
+        assert_eq!((luns, seen.lock().unwrap().clone()), (vec![7], asked));
+    }
+}
+
 /// Each way in which the unit fails a read is in the path's troubles, and once in the log.
 #[test]
 fn failed_read_is_reported_in_words() {

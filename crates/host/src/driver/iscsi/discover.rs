@@ -6,7 +6,7 @@
 //! Source: RFC 7143, 4.3 (discovery), appendix C (SendTargets); SPC-5, 6.33 (REPORT LUNS).
 
 use super::attach::{Unit, identify, must};
-use super::dial::dial;
+use super::dial::{Line, dial};
 use super::initiator::Initiator;
 use super::login::Found;
 use super::uri::IscsiTarget;
@@ -19,6 +19,8 @@ use blk::scsi::transport::LunId;
 const MAX_LUNS: usize = 1024;
 /// Bytes of the header of REPORT LUNS.
 const HEADER: usize = 8;
+/// Allocation length of the first REPORT LUNS, in bytes. istgt does not answer a command with more than 8192.
+const FIRST_LENGTH: u16 = 4096;
 
 /// A logical unit that is a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +56,7 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
     let wanted = initiator.wanted(target, Some(name), 0)?;
     let mut line = dial(&target.portal, &wanted, &never)?;
     let within = |e: Error| e.within(&format!("iSCSI target {name}"));
-    let most = (HEADER + 8 * MAX_LUNS) as u16;
-    let list = must(&mut line, LunId(0), &Cdb::report_luns(u32::from(most)), most, "REPORT LUNS").map_err(within)?;
+    let list = report_luns(&mut line).map_err(within)?;
     let mut units = Vec::new();
     for lun in listed(&list) {
         match identify(&mut line, lun) {
@@ -69,6 +70,23 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
         }
     }
     Ok(units)
+}
+
+/// Returns the answer to REPORT LUNS. A list that does not fit into the first answer is asked for again.
+fn report_luns(line: &mut Line<'_>) -> Result<Vec<u8>> {
+    let mut ask = |most: u16| must(line, LunId(0), &Cdb::report_luns(u32::from(most)), most, "REPORT LUNS");
+    let list = ask(FIRST_LENGTH)?;
+    match longer_length(&list) {
+        Some(most) => ask(most),
+        None => Ok(list),
+    }
+}
+
+/// Returns the length to ask for, up to that of [`MAX_LUNS`], if the first answer says that the list is longer.
+fn longer_length(answer: &[u8]) -> Option<u16> {
+    let told = answer.first_chunk::<4>().map_or(0, |n| u32::from_be_bytes(*n) as usize);
+    let whole = told.min(8 * MAX_LUNS) + HEADER;
+    (whole > usize::from(FIRST_LENGTH)).then_some(whole as u16)
 }
 
 /// Returns the simple addresses in an answer to REPORT LUNS; others cannot be written in a URL.
@@ -96,5 +114,13 @@ mod tests {
         );
         assert_eq!(listed(&[&[255; 8][..], &[0xc0, 1, 0, 0, 0, 0, 0, 0]].concat()), [], "a well known one is left out");
         assert_eq!((listed(&[]), listed(&[0; 7])), (vec![], vec![]));
+    }
+
+    #[test]
+    fn longer_list_is_asked_for_within_bounds() {
+        let of = |told: u32| longer_length(&[&told.to_be_bytes()[..], &[0; 4]].concat());
+        assert_eq!((of(0), of(4088), of(4089), of(4096)), (None, None, Some(4097), Some(4104)));
+        assert_eq!((of(8192), of(8200), of(u32::MAX)), (Some(8200), Some(8200), Some(8200)));
+        assert_eq!((longer_length(&[]), longer_length(&[0xff; 3])), (None, None));
     }
 }
