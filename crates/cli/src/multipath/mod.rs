@@ -76,7 +76,7 @@ fn configuration(args: &MultipathArgs, config: &Config) -> String {
     if let Some(problem) = config.blacklisted(&disk) {
         output::tell(&format!("mqblk: warning: {problem}"));
     }
-    config.resolve(&disk).show(&config.file, &disk.wwid)
+    config.resolve(&disk).show(&disk.wwid)
 }
 
 fn listing(args: &MultipathArgs) -> Result<String, Failure> {

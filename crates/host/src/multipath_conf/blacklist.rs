@@ -7,6 +7,7 @@
 
 use super::read::shown;
 use super::{Config, Ere, Identity, Listed, ListedBy, Problem};
+use std::sync::Arc;
 
 /// Whether a valid expression matches, or with `!` does not match.
 fn matches(expression: &str, text: &str) -> bool {
@@ -52,20 +53,20 @@ impl Config {
         let of_devices = self.devices.iter().filter_map(|d| {
             let (vendor, product) = (d.block.get("vendor")?, d.block.get("product_blacklist")?);
             let by = ListedBy::Device(Some(vendor.value.clone()), Some(product.value.clone()));
-            Some(Listed { line: product.line, by })
+            Some(Listed { file: Arc::clone(&product.file), line: product.line, by })
         });
         let all: Vec<Listed> = self.blacklist.iter().cloned().chain(of_devices).collect();
         let first = |list: &[Listed], criterion: usize| {
             let mut of = list.iter().filter(|l| order(&l.by) == Some(criterion));
-            of.find_map(|l| Some((l.line, matched(&l.by, disk)?)))
+            of.find_map(|l| Some((l.file.to_string(), l.line, matched(&l.by, disk)?)))
         };
         (0..3).find_map(|criterion| {
-            let (line, what) = first(&all, criterion)?;
+            let (file, line, what) = first(&all, criterion)?;
             let is_excepted = first(&self.blacklist_exceptions, criterion).is_some();
             let text = format!(
                 "{what}: is blacklisted here; put it into 'blacklist_exceptions', or do not make a multipath disk of it"
             );
-            (!is_excepted).then(|| Problem { file: self.file.clone(), line, text })
+            (!is_excepted).then_some(Problem { file, line, text })
         })
     }
 }

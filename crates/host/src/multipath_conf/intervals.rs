@@ -13,21 +13,22 @@ impl Config {
     pub(super) fn fit_intervals(&mut self) {
         let set = |name: &str| self.defaults.iter().position(|s| s.option.name == name);
         let (Some(longest), short) = (set("max_polling_interval"), set("polling_interval")) else { return };
-        let Setting { line, value, .. } = self.defaults[longest].clone();
+        let Setting { file, line, value, .. } = self.defaults[longest].clone();
         let (Ok(most), Some(option)) = (value.parse::<u64>(), options::find("polling_interval")) else { return };
         let Some(short) = short else {
             let quarter = (most / 4).max(1);
-            self.defaults.push(Setting { option, value: quarter.to_string(), line });
+            self.defaults.push(Setting { option, value: quarter.to_string(), file, line });
             return;
         };
         let short = &mut self.defaults[short];
         if short.value.parse::<u64>().is_ok_and(|n| n > most) {
+            let place = if file == short.file { format!("line {line}") } else { format!("{file}:{line}") };
             let text = format!(
-                "polling_interval {}: is above max_polling_interval (line {line}), so {most} is used, as in multipath-tools",
+                "polling_interval {}: is above max_polling_interval ({place}), so {most} is used, as in multipath-tools",
                 short.value
             );
             short.value = most.to_string();
-            self.warnings.push(Problem { file: self.file.clone(), line: short.line, text });
+            self.warnings.push(Problem { file: short.file.to_string(), line: short.line, text });
         }
     }
 }

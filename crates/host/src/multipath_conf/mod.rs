@@ -8,8 +8,7 @@
 //!
 //! The parser is stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a misspelt
 //! option, a value without a closing quote or with text after it, a section that is not closed. An option that resembles no known one,
-//! such as one of a newer version, is a warning. There is no table of known hardware: only `devices` sets values per hardware. Drop-in
-//! directories are not read.
+//! such as one of a newer version, is a warning. There is no table of known hardware: only `devices` sets values per hardware.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -17,6 +16,7 @@
 //! | `ere` | the expressions that vendor, product and revision are |
 //! | `options` | all options: their sections, their values, what they do |
 //! | `read` | sections and lines |
+//! | `drop_ins` | the files of a directory that belong to a file |
 //! | `intervals` | two intervals that must fit each other |
 //! | `resolve` | what holds for a disk, and why |
 //! | `blacklist` | whether a disk is kept out, and by which line |
@@ -28,6 +28,7 @@ mod ere;
 mod options;
 mod read;
 mod intervals;
+mod drop_ins;
 mod resolve;
 mod blacklist;
 mod show;
@@ -41,9 +42,14 @@ pub use resolve::{Found, Identity, Origin, Resolved};
 use std::fmt::{self, Write as _};
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Longest file that is read, in bytes.
 pub const MOST_BYTES: usize = 1 << 20;
+/// The file that multipath-tools reads.
+pub const DEFAULT_FILE: &str = "/etc/multipath.conf";
+/// Where the drop-in files of [`DEFAULT_FILE`] are.
+pub const DEFAULT_DIRECTORY: &str = "/etc/multipath/conf.d";
 /// Maximum number of errors that are reported for a file.
 pub const MOST_PROBLEMS: usize = 50;
 
@@ -93,6 +99,8 @@ pub struct Setting {
     pub option: &'static OptionDef,
     /// Its value, in the canonical spelling of [`OPTIONS`].
     pub value: String,
+    /// The file that sets it.
+    pub file: Arc<str>,
     /// The line that sets it.
     pub line: u32,
 }
@@ -116,6 +124,8 @@ impl Block {
 /// An entry of `blacklist` or `blacklist_exceptions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
+    /// The file that it is in.
+    pub file: Arc<str>,
     /// The line that it begins in.
     pub line: u32,
     /// What it says.
@@ -141,10 +151,10 @@ pub struct Device {
     revision: Option<Ere>,
 }
 
-/// A parsed file.
+/// A parsed file, with its drop-in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The file's name, as given by the caller.
+    /// The main file's name, as given by the caller.
     pub file: String,
     /// `defaults`
     pub defaults: Vec<Setting>,
@@ -165,19 +175,36 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads a text that came from `file`.
+    /// Reads a text that came from `file`, without drop-in files.
     ///
     /// # Errors
     /// All errors of the text.
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigErrors> {
-        read::read(file, text)
+        let mut config = Config { file: file.to_owned(), ..Config::default() };
+        read::read(file, text, &mut config)?;
+        config.fit_intervals();
+        Ok(config)
     }
 
-    /// Reads a file.
+    /// Reads a file, and then its drop-in files in alphabetical order: those in the directory that its `config_dir` names, otherwise, for
+    /// [`DEFAULT_FILE`], those in [`DEFAULT_DIRECTORY`].
     ///
     /// # Errors
-    /// As text: the file cannot be read or is too long, or the errors of [`Config::parse`].
+    /// As text: a file cannot be read or is too long, or the errors of [`Config::parse`] for each file. If the main file has errors, no
+    /// other is read.
     pub fn open(path: &Path) -> Result<Config, String> {
+        let mut config = Config { file: path.display().to_string(), ..Config::default() };
+        config.add(path)?;
+        let errors: Vec<String> = config.drop_ins(path)?.iter().filter_map(|path| config.add(path).err()).collect();
+        if !errors.is_empty() {
+            return Err(errors.join("\n"));
+        }
+        config.warn_of_config_dir();
+        config.fit_intervals();
+        Ok(config)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), String> {
         let name = path.display().to_string();
         let mut text = Vec::new();
         std::fs::File::open(path)
@@ -186,6 +213,6 @@ impl Config {
         if text.len() > MOST_BYTES {
             return Err(format!("{name}: has more than the {MOST_BYTES} bytes that are read: is it the right file?"));
         }
-        Config::parse(&name, &String::from_utf8_lossy(&text)).map_err(|e| e.to_string())
+        read::read(&name, &String::from_utf8_lossy(&text), self).map_err(|e| e.to_string())
     }
 }

@@ -227,7 +227,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("strict_timing", Sections::DEFAULTS, Kind::YesNo, MAPPER),
     idle("deferred_remove", Sections::ALL, Kind::YesNo, MAPPER),
     idle("partition_delimiter", Sections::DEFAULTS, Kind::Text, MAPPER),
-    idle("config_dir", Sections::DEFAULTS, Kind::Text, Some("only the named file is read")),
+    used("config_dir", Sections::DEFAULTS, Kind::Text, None),
     idle("san_path_err_threshold", Sections::ALL, Kind::Text, SHAKY),
     idle("san_path_err_forget_rate", Sections::ALL, Kind::Text, SHAKY),
     idle("san_path_err_recovery_time", Sections::ALL, Kind::Text, SHAKY),

@@ -9,6 +9,7 @@ use super::options::{self, Kind, OPTIONS, OptionDef, Sections};
 use super::words::{self, Unclosed, Word};
 use super::{Block, Config, ConfigErrors, Device, Listed, ListedBy, MOST_PROBLEMS, Problem, Setting};
 use blk::suggest::did_you_mean;
+use std::sync::Arc;
 
 /// Longest part of a word that a message shows, in characters.
 const SHOWN: usize = 60;
@@ -88,7 +89,7 @@ const CRITERIA: [&str; 4] = ["devnode", "wwid", "property", "protocol"];
 const BLACKLISTED: [&str; 2] = ["vendor", "product"];
 
 struct Reader<'a> {
-    config: Config,
+    config: &'a mut Config,
     /// Open sections, and the lines that they begin in.
     open: Vec<(Section, u32)>,
     /// The innermost open section that has a selector.
@@ -97,7 +98,7 @@ struct Reader<'a> {
     listed: (Option<String>, Option<String>),
     problems: Vec<Problem>,
     more: usize,
-    file: &'a str,
+    file: Arc<str>,
     line: u32,
 }
 
@@ -118,15 +119,16 @@ fn printable(c: char) -> impl Iterator<Item = char> {
     plain.into_iter().chain(number.into_iter().flatten())
 }
 
-pub(super) fn read(file: &str, text: &str) -> Result<Config, ConfigErrors> {
+/// Adds what a file says to a configuration, where it overrides the files before it.
+pub(super) fn read(file: &str, text: &str, config: &mut Config) -> Result<(), ConfigErrors> {
     let mut reader = Reader {
-        config: Config { file: file.to_owned(), ..Config::default() },
+        config,
         open: Vec::new(),
         block: Block::default(),
         listed: (None, None),
         problems: Vec::new(),
         more: 0,
-        file,
+        file: file.into(),
         line: 0,
     };
     for line in text.split('\n') {
@@ -137,10 +139,9 @@ pub(super) fn read(file: &str, text: &str) -> Result<Config, ConfigErrors> {
         reader.line = line;
         reader.wrong(format!("{} begins here and is not closed: put a '}}' behind its last line", place.name()));
     }
-    let Reader { mut config, mut problems, more, .. } = reader;
+    let Reader { mut problems, more, .. } = reader;
     if problems.is_empty() {
-        config.fit_intervals();
-        return Ok(config);
+        return Ok(());
     }
     problems.sort_by_key(|p| p.line);
     Err(ConfigErrors { problems, more })
@@ -152,7 +153,7 @@ impl Reader<'_> {
     }
 
     fn problem(&self, text: String) -> Problem {
-        Problem { file: self.file.to_owned(), line: self.line, text }
+        Problem { file: self.file.to_string(), line: self.line, text }
     }
 
     fn wrong(&mut self, text: String) {
@@ -313,12 +314,13 @@ impl Reader<'_> {
             Sections::OVERRIDES => &mut self.config.overrides,
             _ => &mut self.block.settings,
         };
-        let before = list.iter().position(|s| s.option == option).map(|at| list.remove(at).line);
+        let before = list.iter().position(|s| s.option == option).map(|at| list.remove(at));
         if !is_unset {
-            list.push(Setting { option, value, line: self.line });
+            list.push(Setting { option, value, file: Arc::clone(&self.file), line: self.line });
         }
-        if let Some(before) = before {
-            self.warn(format!("{name}: is also in line {before} of the same section: this one is used"));
+        // A later file is meant to override an earlier one.
+        if let Some(before) = before.filter(|before| before.file == self.file) {
+            self.warn(format!("{name}: is also in line {} of the same section: this one is used", before.line));
         }
     }
 
@@ -347,7 +349,7 @@ impl Reader<'_> {
             return self.wrong(format!("{name} '{}': {rule}", shown(&value)));
         }
         let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
-        list.push(Listed { line: self.line, by: ListedBy::One(criterion, value) });
+        list.push(Listed { file: Arc::clone(&self.file), line: self.line, by: ListedBy::One(criterion, value) });
         if ["devnode", "property"].contains(&criterion) {
             self.warn(format!(
                 "{criterion}: has no effect here: paths have no kernel's names and no udev's properties"
@@ -384,7 +386,7 @@ impl Reader<'_> {
             Section::BlacklistDevice(except) => {
                 let (vendor, product) = std::mem::take(&mut self.listed);
                 let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
-                return list.push(Listed { line, by: ListedBy::Device(vendor, product) });
+                return list.push(Listed { file: Arc::clone(&self.file), line, by: ListedBy::Device(vendor, product) });
             }
             _ => return self.block = block,
         };

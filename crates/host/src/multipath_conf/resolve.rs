@@ -11,6 +11,7 @@ use super::{Block, Config, Setting};
 use crate::driver::multipath::{MultipathOptions, NoPathRetry, selector};
 use blk::time::Duration;
 use std::fmt;
+use std::sync::Arc;
 
 /// What identifies a disk. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,8 +74,17 @@ pub struct Found {
     pub value: String,
     /// The section that sets it.
     pub origin: Origin,
+    /// The file that sets it; empty = built in.
+    pub file: Arc<str>,
     /// The line that sets it; `None` = built in.
     pub line: Option<u32>,
+}
+
+impl Found {
+    /// Returns the place that sets it, `FILE:LINE`; `None` = built in.
+    pub fn place(&self) -> Option<String> {
+        self.line.map(|line| format!("{}:{line}", self.file))
+    }
 }
 
 /// The values of all options for a disk.
@@ -92,9 +102,13 @@ impl Config {
         let of = |option: &'static OptionDef| {
             let given = layers.iter().find_map(|(origin, settings)| {
                 let setting = settings.iter().find(|s| s.option == option)?;
-                Some(Found { option, value: setting.value.clone(), origin: *origin, line: Some(setting.line) })
+                let Setting { value, file, line, .. } = setting.clone();
+                Some(Found { option, value, origin: *origin, file, line: Some(line) })
             });
-            let built_in = |value: &str| Found { option, value: value.to_owned(), origin: Origin::BuiltIn, line: None };
+            let built_in = |value: &str| {
+                let file = Arc::default();
+                Found { option, value: value.to_owned(), origin: Origin::BuiltIn, file, line: None }
+            };
             given.or_else(|| option.default.map(built_in))
         };
         let options = OPTIONS.iter().filter(|o| !about_whom.contains(&o.name));
@@ -152,7 +166,7 @@ impl Resolved {
         let retry = self.found.iter_mut().find(|f| f.option.name == "no_path_retry");
         if let Some(retry) = retry.filter(|f| f.origin == Origin::BuiltIn) {
             retry.value = NoPathRetry::Queue.to_string();
-            (retry.origin, retry.line) = (features.origin, features.line);
+            (retry.origin, retry.file, retry.line) = (features.origin, features.file, features.line);
         }
     }
 

@@ -9,6 +9,7 @@ use super::options::{self, OPTIONS, Sections};
 use super::{Block, Config, Listed, ListedBy, Resolved, Setting};
 use crate::driver::multipath::MAX_SECONDS;
 use std::fmt;
+use std::sync::Arc;
 
 /// A value in quotes.
 fn quoted(value: &str) -> String {
@@ -57,7 +58,7 @@ impl Config {
         let mut all = self.defaults.clone();
         for o in OPTIONS.iter().filter(|o| o.sections.contains(Sections::DEFAULTS)) {
             if let (Some(value), false) = (o.default, all.iter().any(|s| s.option == o)) {
-                all.push(Setting { option: o, value: value.to_owned(), line: 0 });
+                all.push(Setting { option: o, value: value.to_owned(), file: Arc::default(), line: 0 });
             }
         }
         let set = |name: &str| all.iter().find(|s| s.option.name == name);
@@ -65,7 +66,7 @@ impl Config {
             (set("max_polling_interval"), set("polling_interval"), options::find("max_polling_interval"))
         {
             let four = interval.value.parse::<u64>().map_or(MAX_SECONDS, |n| (4 * n).min(MAX_SECONDS));
-            all.push(Setting { option, value: four.to_string(), line: 0 });
+            all.push(Setting { option, value: four.to_string(), file: Arc::default(), line: 0 });
         }
         all
     }
@@ -107,11 +108,11 @@ impl fmt::Display for Config {
 
 impl Resolved {
     /// Returns the values as a `multipath` section of a disk, each option with its origin: `multipath.conf:7, devices`.
-    pub fn show(&self, file: &str, wwid: &str) -> String {
+    pub fn show(&self, wwid: &str) -> String {
         let mut out = format!("multipath {{\n\twwid {}\n", quoted(wwid));
         for found in &self.found {
             let value = if found.option.is_quoted(&found.value) { quoted(&found.value) } else { found.value.clone() };
-            let place = found.line.map_or_else(String::new, |line| format!("{file}:{line}, "));
+            let place = found.place().map_or_else(String::new, |place| format!("{place}, "));
             let idle = if found.option.idle.is_some() { "; no effect here" } else { "" };
             out += &format!("\t{} {value} # {place}{}{idle}\n", found.option.name, found.origin);
         }

@@ -344,6 +344,90 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
     assert!(one("defaults {\nrr_weight priorities\n}").contains("the selector chooses a path for each request"));
 }
 
+/// Makes a directory with these files for a test. `DIR` in a text stands for it.
+fn directory(test: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
+    let directory = std::env::temp_dir().join(format!("multipath-conf-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("conf.d")).unwrap();
+    for (name, text) in files {
+        std::fs::write(directory.join(name), text.replace("DIR", directory.to_str().unwrap())).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn drop_in_files_override_in_alphabetical_order() {
+    let device = |retry: u32| format!("devices {{\ndevice {{\nvendor A\nproduct B\nno_path_retry {retry}\n}}\n}}\n");
+    let main = "defaults {\nconfig_dir \"DIR/conf.d\"\nfailback 30\npolling_interval 10\n}\n";
+    let first = "defaults {\nfailback 10\nmax_polling_interval 4\n}\n";
+    let second = "defaults {\nfailback 20\nconfig_dir \"/etc\"\n}\nblacklist {\nwwid \"^3\"\n}\n";
+    let (main, first) = (format!("{main}{}", device(4)), format!("{first}{}", device(5)));
+    let files = [
+        ("main.conf", main.as_str()),
+        ("conf.d/20-b.conf", second),
+        ("conf.d/10-a.conf", first.as_str()),
+        ("conf.d/README", "no configuration"),
+        ("conf.d/30-c.conf.bak", "no configuration"),
+    ];
+    let directory = directory("order", &files);
+    let config = Config::open(&directory.join("main.conf")).unwrap_or_else(|e| panic!("{e}"));
+    let disk = disk("3600", "A", "B", "");
+    let place = |file: &str, line: u32| format!("{}:{line}", directory.join(file).display());
+    let resolved = config.resolve(&disk);
+    for (option, value, at) in [
+        ("failback", "20", place("conf.d/20-b.conf", 2)),
+        ("no_path_retry", "5", place("conf.d/10-a.conf", 9)),
+        ("polling_interval", "4", place("main.conf", 4)),
+    ] {
+        let found = resolved.get(option).unwrap();
+        assert_eq!((&found.value[..], found.place()), (value, Some(at)), "{option}");
+    }
+    let by = config.blacklisted(&disk).unwrap().to_string();
+    assert!(by.starts_with(&format!("{}: wwid '3600'", place("conf.d/20-b.conf", 6))), "{by}");
+    let warnings: Vec<_> = config.warnings.iter().map(Problem::to_string).collect();
+    let (main, first, second) = (place("main.conf", 4), place("conf.d/10-a.conf", 3), place("conf.d/20-b.conf", 3));
+    let expected = [
+        format!("{second}: config_dir: has no effect here: only the main file names a directory"),
+        format!(
+            "{main}: polling_interval 10: is above max_polling_interval ({first}), so 4 is used, as in multipath-tools"
+        ),
+    ];
+    assert_eq!(warnings, expected, "overriding is no mistake");
+    assert!(!config.to_string().contains("config_dir"), "the printed text has what the directory says");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn mistakes_of_drop_in_files_name_their_file() {
+    let files = [
+        ("main.conf", "defaults {\nconfig_dir \"DIR/conf.d\"\n}\n"),
+        ("none.conf", "defaults {\nconfig_dir \"\"\n}\n"),
+        ("plain.conf", "defaults {\nfailback 30\n}\n"),
+        ("relative.conf", "defaults {\nconfig_dir conf.d\n}\n"),
+        ("missing.conf", "defaults {\n\nconfig_dir \"DIR/missing\"\n}\n"),
+        ("conf.d/a.conf", "\npolling_interval 5\n"),
+        ("conf.d/b.conf", "defaults {\nfailback later\n"),
+    ];
+    let directory = directory("mistakes", &files);
+    let open = |file: &str| Config::open(&directory.join(file));
+    let told = |file: &str| open(file).unwrap_err().replace(directory.to_str().unwrap(), "DIR");
+    let both = told("main.conf");
+    let lines: Vec<_> = both.lines().collect();
+    assert!(lines.len() == 3 && lines[0].starts_with("DIR/conf.d/a.conf:2: 'polling_interval' is outside"), "{both}");
+    assert!(lines[1].starts_with("DIR/conf.d/b.conf:1: 'defaults' begins here"), "{both}");
+    assert!(lines[2].starts_with("DIR/conf.d/b.conf:2: failback 'later'"), "{both}");
+    assert_eq!(
+        told("relative.conf"),
+        "DIR/relative.conf:2: config_dir 'conf.d': must be an absolute path, or \"\" for none"
+    );
+    let missing = told("missing.conf");
+    assert!(missing.starts_with("DIR/missing.conf:3: config_dir '") && missing.contains("cannot be read"), "{missing}");
+    assert!(
+        open("none.conf").is_ok() && open("plain.conf").is_ok(),
+        "only /etc/multipath.conf has a directory by itself"
+    );
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 /// Returns a disk's options, with those filled in that follow from others.
 fn options(config: &Config, disk: &Identity) -> MultipathOptions {
     let options = config.resolve(disk).options();
@@ -424,7 +508,7 @@ fn multipath_prints_the_same() {
 fn each_option_is_printed_with_its_origin() {
     let config = parse(FILE);
     let wwid = "360000000000000000e00000000010001";
-    let text = config.resolve(&disk(wwid, "LIO-ORG", "disk17", "4.0")).show("multipath.conf", wwid);
+    let text = config.resolve(&disk(wwid, "LIO-ORG", "disk17", "4.0")).show(wwid);
     for line in [
         "\tpath_selector \"round-robin 0\" # multipath.conf:50, multipaths\n",
         "\tpath_grouping_policy \"group_by_prio\" # multipath.conf:33, devices\n",

@@ -16,7 +16,7 @@ use crate::driver::multipath::disk::none_opened;
 use crate::driver::multipath::options::{HardwareHandler, PathChecker, PathGroupingPolicy, Prioritizer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
-use crate::multipath_conf::{Config, Identity, Resolved};
+use crate::multipath_conf::{Config, Found, Identity, Resolved};
 use crate::target::TargetSpec;
 
 /// Options that the driver does not use.
@@ -68,8 +68,8 @@ impl MultipathTarget {
             return Err(Error::new(ErrorKind::Denied, problem.to_string()));
         }
         let resolved = config.resolve(&facts.identity);
-        let place = |option: &str| match resolved.get(option).and_then(|found| found.line) {
-            Some(line) if !self.is_given(option) => format!("{}:{line}: ", config.file),
+        let place = |option: &str| match resolved.get(option).and_then(Found::place) {
+            Some(place) if !self.is_given(option) => format!("{place}: "),
             _ => String::new(),
         };
         let mut notes: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
