@@ -83,7 +83,11 @@ fn multipath_conf_is_printed_with_defaults_or_rejected_by_line() {
     dir.file("again.conf", &done.out);
     assert_eq!(dir.mqblk(&["multipath", "--config", "again.conf", "-t"]).exits(0).out, done.out);
     let of = dir.mqblk(&["multipath", "--config", "m.conf", "-t", "--vendor", "LIO-ORG", "--product", "disk"]).exits(0);
-    of.prints(&["\tfailback 30 # m.conf:9, devices\n", "\tno_path_retry \"fail\" # built in\n"]);
+    of.prints(&[
+        "\tfailback 30 # m.conf:9, devices\n",
+        "\tno_path_retry 12 # hardware table\n",
+        "\tchecker_timeout 15 # built in\n",
+    ]);
     dir.file("bad.conf", "defaults {\n\tpath_selecter \"round-robin 0\"\n\tfailback later\n");
     let said = [
         "bad.conf:1: 'defaults' begins here",

@@ -4,11 +4,11 @@
 //! Guarantees: [`Config::parse`] takes any text and never panics. It reports all errors, each with its line; with any error it returns no
 //! configuration. An option that is accepted but has no effect here, or a different effect, is a warning with its line.
 //! [`Config::resolve`] returns for each option the value that applies to a disk and the line that sets it. The order of precedence is that
-//! of multipath-tools: multipaths, protocol, overrides, devices (the last one that matches), defaults, built in.
+//! of multipath-tools: multipaths, protocol, overrides, devices (the last one that matches), hardware table, defaults, built in.
 //!
 //! The parser is stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a misspelt
 //! option, a value without a closing quote or with text after it, a section that is not closed. An option that resembles no known one,
-//! such as one of a newer version, is a warning. There is no table of known hardware: only `devices` sets values per hardware.
+//! such as one of a newer version, is a warning.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | `read` | sections and lines |
 //! | `drop_ins` | the files of a directory that belong to a file |
 //! | `intervals` | two intervals that must fit each other |
+//! | `hardware` | the options of known arrays |
 //! | `resolve` | what holds for a disk, and why |
 //! | `blacklist` | whether a disk is kept out, and by which line |
 //! | `show` | what `multipath -t` prints |
@@ -29,6 +30,7 @@ mod options;
 mod read;
 mod intervals;
 mod drop_ins;
+mod hardware;
 mod resolve;
 mod blacklist;
 mod show;

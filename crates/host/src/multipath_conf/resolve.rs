@@ -2,12 +2,13 @@
 //! The options that a configuration sets for one disk, and the line that sets each.
 //!
 //! Guarantees: the value of an option comes from the first of these sections that sets it: a `multipath` with the disk's WWID, a
-//! `protocol` with its paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, the built-in value. If several
-//! `multipath`, `protocol` or `device` sections match, the last one that sets the option wins. Source: multipath-tools,
-//! libmultipath/propsel.c; multipath.conf(5).
+//! `protocol` with its paths' protocol, `overrides`, a `device` whose expressions match, an entry of the hardware table that matches,
+//! `defaults`, the built-in value. If several `multipath`, `protocol` or `device` sections match, the last one that sets the option wins.
+//! `device` sections and entries with the same vendor, product and revision count as one, in the place of the last.
+//! Source: multipath-tools, libmultipath/propsel.c, config.c (`factorize_hwtable`); multipath.conf(5).
 
 use super::options::{self, EXCLUSIVE_PREF_BIT, OPTIONS, OptionDef};
-use super::{Block, Config, Setting};
+use super::{Block, Config, Device, Setting, hardware};
 use crate::driver::multipath::{MultipathOptions, NoPathRetry, selector};
 use blk::time::Duration;
 use std::fmt;
@@ -42,6 +43,8 @@ pub enum Origin {
     BuiltIn,
     /// `defaults`
     Defaults,
+    /// The hardware table.
+    Hardware,
     /// A `device` of `devices`.
     Device,
     /// `overrides`
@@ -57,6 +60,7 @@ impl fmt::Display for Origin {
         f.write_str(match self {
             Origin::BuiltIn => "built in",
             Origin::Defaults => "defaults",
+            Origin::Hardware => "hardware table",
             Origin::Device => "devices",
             Origin::Overrides => "overrides",
             Origin::Protocol => "overrides, protocol",
@@ -74,14 +78,14 @@ pub struct Found {
     pub value: String,
     /// The section that sets it.
     pub origin: Origin,
-    /// The file that sets it; empty = built in.
+    /// The file that sets it; empty = built in or hardware table.
     pub file: Arc<str>,
-    /// The line that sets it; `None` = built in.
+    /// The line that sets it; `None` = built in or hardware table.
     pub line: Option<u32>,
 }
 
 impl Found {
-    /// Returns the place that sets it, `FILE:LINE`; `None` = built in.
+    /// Returns the place that sets it, `FILE:LINE`; `None` = built in or hardware table.
     pub fn place(&self) -> Option<String> {
         self.line.map(|line| format!("{}:{line}", self.file))
     }
@@ -103,7 +107,8 @@ impl Config {
             let given = layers.iter().find_map(|(origin, settings)| {
                 let setting = settings.iter().find(|s| s.option == option)?;
                 let Setting { value, file, line, .. } = setting.clone();
-                Some(Found { option, value, origin: *origin, file, line: Some(line) })
+                let line = (*origin != Origin::Hardware).then_some(line);
+                Some(Found { option, value, origin: *origin, file, line })
             });
             let built_in = |value: &str| {
                 let file = Arc::default();
@@ -128,18 +133,43 @@ impl Config {
         let is = |block: &&Block, name: &str, value: &str| block.get(name).is_some_and(|s| s.value == value);
         let multipaths = self.multipaths.iter().filter(|b| is(b, "wwid", &disk.wwid));
         let protocols = self.protocols.iter().filter(|b| is(b, "type", &disk.protocol));
-        let matching = self.devices.iter().filter(|d| {
-            disk.has_maker()
-                && d.vendor.is_match(&disk.vendor)
-                && d.product.is_match(&disk.product)
-                && d.revision.as_ref().is_none_or(|r| r.is_match(&disk.revision))
-        });
         last_first(multipaths, Origin::Multipath)
             .chain(last_first(protocols, Origin::Protocol))
             .chain([(Origin::Overrides, &self.overrides[..])])
-            .chain(last_first(matching.map(|d| &d.block), Origin::Device))
+            .chain(self.device_layers(disk))
             .chain([(Origin::Defaults, &self.defaults[..])])
             .collect()
+    }
+
+    /// Returns the `device` sections and the entries of the hardware table that apply to this disk, highest precedence first. Those with
+    /// the same vendor, product and revision follow the last of them.
+    fn device_layers(&self, disk: &Identity) -> Vec<(Origin, &[Setting])> {
+        let table = hardware::table().iter().map(|d| (Origin::Hardware, d));
+        let given = self.devices.iter().map(|d| (Origin::Device, d));
+        let mut left: Vec<(Origin, &Device)> = table.chain(given).filter(|(_, d)| d.applies_to(disk)).collect();
+        let mut layers = Vec::new();
+        while let Some((origin, last)) = left.pop() {
+            let (same, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|(_, d)| d.selects_as(last));
+            let of_same = same.into_iter().rev().map(|(origin, d)| (origin, &d.block.settings[..]));
+            layers.push((origin, &last.block.settings[..]));
+            layers.extend(of_same);
+            left = others;
+        }
+        layers
+    }
+}
+
+impl Device {
+    fn applies_to(&self, disk: &Identity) -> bool {
+        disk.has_maker()
+            && self.vendor.is_match(&disk.vendor)
+            && self.product.is_match(&disk.product)
+            && self.revision.as_ref().is_none_or(|r| r.is_match(&disk.revision))
+    }
+
+    /// Whether both have the same expressions.
+    fn selects_as(&self, other: &Device) -> bool {
+        (&self.vendor, &self.product, &self.revision) == (&other.vendor, &other.product, &other.revision)
     }
 }
 

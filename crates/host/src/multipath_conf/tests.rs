@@ -96,7 +96,7 @@ fn what_holds_for_a_disk_is_said_with_its_line() {
     let other = disk("1", "IBM", "2107900", "1");
     assert_eq!(holds(&other, "polling_interval"), is("10", Origin::Defaults, Some(4)));
     assert_eq!(holds(&other, "path_selector"), is("queue-length 0", Origin::Defaults, Some(5)));
-    assert_eq!(holds(&other, "path_grouping_policy"), is("failover", Origin::BuiltIn, None));
+    assert_eq!(holds(&other, "path_grouping_policy"), is("group_by_prio", Origin::Hardware, None));
     assert_eq!(holds(&other, "fast_io_fail_tmo"), is("7", Origin::Overrides, Some(40)));
     // Both `device` sections match: for each option the last one wins.
     let both = disk("1", "LIO-ORG", "disk17", "4.0");
@@ -104,7 +104,8 @@ fn what_holds_for_a_disk_is_said_with_its_line() {
     assert_eq!(holds(&both, "no_path_retry"), is("12", Origin::Device, Some(26)));
     let first = disk("1", "LIO-ORG", "disk17", "5.0");
     assert_eq!(holds(&first, "path_grouping_policy"), is("multibus", Origin::Device, Some(25)));
-    assert_eq!(holds(&first, "failback"), is("manual", Origin::BuiltIn, None));
+    assert_eq!(holds(&first, "failback"), is("immediate", Origin::Hardware, None));
+    assert_eq!(holds(&other, "checker_timeout"), is("15", Origin::BuiltIn, None));
     // A `multipath` section takes precedence over all others; of several, the last.
     let named = disk("360000000000000000e00000000010001", "LIO-ORG", "disk17", "4.0");
     assert_eq!(holds(&named, "path_selector"), is("round-robin 0", Origin::Multipath, Some(50)));
@@ -126,6 +127,8 @@ fn what_holds_for_a_disk_is_said_with_its_line() {
             max_polling_interval: None,
             checker_timeout: Duration::from_secs(15),
             fast_io_fail_tmo: None,
+            // From the hardware table.
+            prio: Prioritizer::Alua,
             hardware_handler: HardwareHandler::Alua,
             ..MultipathOptions::default()
         }

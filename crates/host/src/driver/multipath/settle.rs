@@ -6,7 +6,8 @@
 //! reported with the file's line. A disk that the file blacklists is refused with that line. With `detect_prio`, a disk
 //! whose target reports port groups gets `prio alua` and `hardware_handler "1 alua"`. With `detect_checker` it gets the
 //! checker tur. With `detect_pgpolicy`, if its priorities are ALUA's, it gets `group_by_prio`, or `group_by_tpg` with
-//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets none of ALUA's settings, whatever the file says.
+//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets none of ALUA's settings, whatever the file says. A policy
+//! `group_by_prio` of the hardware table is replaced by `failover` if its prioritizer is not there.
 //! Source: multipath-tools, libmultipath/propsel.c (`select_prio`, `select_hwhandler`, `select_checker`, `select_pgpolicy`).
 
 use super::target::{MultipathTarget, PathTarget};
@@ -16,7 +17,7 @@ use crate::driver::multipath::disk::none_opened;
 use crate::driver::multipath::options::{HardwareHandler, PathChecker, PathGroupingPolicy, Prioritizer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
-use crate::multipath_conf::{Config, Found, Identity, Resolved};
+use crate::multipath_conf::{Config, Found, Identity, Origin, Resolved};
 use crate::target::TargetSpec;
 
 /// Options that the driver does not use.
@@ -82,7 +83,8 @@ impl MultipathTarget {
         if !facts.has_port_groups {
             let o = &mut made.options;
             let mut none = |option: &str, instead: &str| {
-                if !self.is_given(option) {
+                let is_of_table = resolved.get(option).is_some_and(|found| found.origin == Origin::Hardware);
+                if !self.is_given(option) && !is_of_table {
                     let place = place(option);
                     notes.push(format!(
                         "{place}{option} alua: the disk reports no target port groups (ALUA), so {instead} is used"
@@ -102,17 +104,29 @@ impl MultipathTarget {
         }
         let detects = self.detect_prio.unwrap_or(!self.is_given("prio") && resolved.is_yes("detect_prio"));
         made.detect(facts.has_port_groups && detects, Some(&resolved));
-        let o = &mut made.options;
-        if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg
-            && o.prio != Prioritizer::Alua
-            && !self.is_given("path_grouping_policy")
-        {
-            let place = place("path_grouping_policy");
-            notes.push(format!("{place}path_grouping_policy group_by_tpg: needs prio alua, so failover is used"));
-            o.path_grouping_policy = PathGroupingPolicy::Failover;
-        }
+        notes.extend(made.fall_back(&resolved));
         made.check().map_err(|c| Error::usage(format!("{}{}", place(c.option), c.text)))?;
         Ok((made, notes))
+    }
+
+    /// Uses `failover` if the grouping policy needs a prioritizer that the disk does not have. Returns a note.
+    fn fall_back(&mut self, resolved: &Resolved) -> Option<String> {
+        let (policy, prio) = (resolved.get("path_grouping_policy")?, resolved.get("prio")?);
+        if self.options.prio == Prioritizer::Alua || self.is_given("path_grouping_policy") {
+            return None;
+        }
+        // Without its prioritizer, the table's policy would put the paths to all controllers into one group.
+        let lacks_prio = || policy.origin == Origin::Hardware && prio.value.parse::<Prioritizer>().is_err();
+        let why = match self.options.path_grouping_policy {
+            PathGroupingPolicy::GroupByTpg => "needs prio alua".to_owned(),
+            PathGroupingPolicy::GroupByPrio if lacks_prio() && !self.is_given("prio") => {
+                format!("the hardware table sets it with prio {}, which mqblk does not have", prio.value)
+            }
+            _ => return None,
+        };
+        self.options.path_grouping_policy = PathGroupingPolicy::Failover;
+        let place = policy.place().map_or_else(String::new, |place| format!("{place}: "));
+        Some(format!("{place}path_grouping_policy {}: {why}, so failover is used", policy.value))
     }
 
     /// `is_alua`: the disk has port groups, and is to be asked for them.
@@ -207,4 +221,39 @@ fn ask(paths: &[PathTarget]) -> Result<InquiryData> {
         }
     }
     Err(none_opened(failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::multipath::target::parse;
+
+    fn settled(options: &str, vendor: &str, product: &str, has_port_groups: bool) -> (MultipathTarget, Vec<String>) {
+        let paths = "iscsi://a/iqn.2026-11.x:y/1+iscsi://b/iqn.2026-11.x:y/1";
+        let target = parse(&format!("conf=m.conf{options}:{paths}")).unwrap();
+        let (vendor, product) = (vendor.to_owned(), product.to_owned());
+        let identity = Identity { vendor, product, ..Identity::default() };
+        let facts = DiskFacts { identity, has_port_groups, unasked: None };
+        target.settled(&Config::parse("m.conf", "").unwrap(), &facts).unwrap()
+    }
+
+    /// With all priorities equal, paths to the controller that does not serve the disk would be in the group in use.
+    #[test]
+    fn group_by_prio_of_the_table_needs_its_prioritizer() {
+        let (made, notes) = settled("", "DGC", "VRAID", false);
+        assert_eq!(made.options.path_grouping_policy, PathGroupingPolicy::Failover);
+        let note = "path_grouping_policy group_by_prio: the hardware table sets it with prio emc, which mqblk does not have, so \
+                    failover is used";
+        assert_eq!(notes, [note]);
+        let by_prio = |options: &str, vendor: &str, product: &str, has_port_groups: bool, prio: Prioritizer| {
+            let (made, notes) = settled(options, vendor, product, has_port_groups);
+            let is = (made.options.path_grouping_policy, made.options.prio);
+            assert_eq!((is, notes), ((PathGroupingPolicy::GroupByPrio, prio), vec![]), "{vendor} {product}");
+        };
+        by_prio("", "DGC", "VRAID", true, Prioritizer::Alua);
+        by_prio(",prio=50+10", "DGC", "VRAID", false, Prioritizer::Const);
+        by_prio("", "HITACHI", "OPEN-V", false, Prioritizer::Const);
+        // The table is no mistake of the file, so there is no note.
+        by_prio("", "LIO-ORG", "disk", false, Prioritizer::Const);
+    }
 }
