@@ -288,8 +288,9 @@ fn a_mount_that_is_gone_leaves_nothing_behind() {
     let Kernel { socket, threads, disk, shared, channel } = kernel;
     drop(socket);
     assert!(threads.remove(&channel).is_some());
-    let why = shared.gone.get().expect("it was tried to answer");
-    assert!(why.starts_with("the FUSE connection failed (writev of /dev/fuse: "), "{why}");
+    // At the next answer, or at an attempt to take a request before it.
+    let why = shared.gone.get().expect("it was noticed");
+    assert!(why.starts_with("the FUSE connection failed ("), "{why}");
     assert!(disk.locks.is_unused());
     disk.members()[0].queue.begin_freeze();
     assert!(disk.members()[0].queue.is_drained());
