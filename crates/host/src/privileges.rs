@@ -330,7 +330,7 @@ mod tests {
             ("root", "is root"),
             ("nobody:0", "is root"),
             ("0:5", "is root"),
-            ("a\0b", "NUL"),
+            ("a\0b", "zero byte"),
             ("", "there is no user ''"),
         ] {
             let e = Account::find(text).unwrap_err().to_string();

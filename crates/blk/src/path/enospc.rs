@@ -34,7 +34,7 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Whether completions have to be looked at for lack of space.
+    /// Whether completions have to be checked for lack of space.
     #[inline]
     pub(crate) fn holds_on_enospc(&self) -> bool {
         self.q.live.hold_on_enospc.load(Ordering::Relaxed)

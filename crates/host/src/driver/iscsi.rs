@@ -730,7 +730,7 @@ impl DevicePath for Iscsi {
     }
 
     fn names(&self) -> Option<DiskNames> {
-        Some(self.shared.unit.names.clone())
+        Some(self.shared.unit.read().names.clone())
     }
 
     /// Sends TEST UNIT READY in a session of its own.

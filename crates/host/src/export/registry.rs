@@ -21,6 +21,7 @@ macro_rules! exports {
     ($($(#[$doc:meta])* $kind:ident($plan:ty);)*) => {
         /// The protocol of an export.
         #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant, reason = "there is one for each export")]
         pub enum ExportKind {
             $($(#[$doc])* $kind($plan),)*
         }

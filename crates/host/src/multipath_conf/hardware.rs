@@ -238,7 +238,6 @@ fn device((vendor, product, kind, own): &Entry) -> Device {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::multipath_conf::{Config, Identity, Origin};
 
     fn disk(vendor: &str, product: &str) -> Identity {

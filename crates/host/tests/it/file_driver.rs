@@ -123,15 +123,15 @@ fn a_part_is_resized_at_its_end_and_only_without_a_size() {
     let file = TempFile::new();
     let part = |offset, size| FileOptions { part: FilePart { offset, size }, ..FileOptions::default() };
     let fixed = open(&file.0, part(MIB, Some(2 * MIB))).unwrap();
-    let refused = fixed.resize(Some(MIB)).unwrap().unwrap_err();
+    let refused = fixed.resize(Some(MIB), true).unwrap().unwrap_err();
     assert!(refused.to_string().contains("has size=2097152: change it there"), "{refused}");
     let tail = open(&file.0, part(MIB, None)).unwrap();
-    assert_eq!(tail.resize(Some(3 * MIB)).unwrap().unwrap(), Sector(3 * 2048));
+    assert_eq!(tail.resize(Some(3 * MIB), true).unwrap().unwrap(), Sector(3 * 2048));
     assert_eq!(fs::metadata(&file.0).unwrap().len(), 4 * MIB);
-    assert_eq!(fixed.resize(None).unwrap().unwrap(), Sector(2 * 2048), "its part is there");
+    assert_eq!(fixed.resize(None, true).unwrap().unwrap(), Sector(2 * 2048), "its part is there");
     fs::File::options().write(true).open(&file.0).unwrap().set_len(MIB).unwrap();
     for (driver, why) in [(&fixed, "end at 3145728"), (&tail, "nothing follows offset=1048576")] {
-        let refused = driver.resize(None).unwrap().unwrap_err();
+        let refused = driver.resize(None, true).unwrap().unwrap_err();
         assert!(refused.to_string().contains(why) && refused.to_string().ends_with("keeps its size"), "{refused}");
     }
     for (offset, size, why) in [(MIB, None, "nothing follows"), (0, Some(2 * MIB), "end at"), (100, None, "blocks of")]

@@ -373,8 +373,8 @@ fn nonsense_about_port_groups_costs_no_request() {
 
 /// Returns the target port groups of each priority group's paths, which are identified by their portals.
 fn ports_of(t: &Topology, targets: &[Scripted], groups: &[usize]) -> Vec<Vec<usize>> {
-    let portals: Vec<String> = targets.iter().map(|t| t.url("").split('/').nth(2).unwrap().to_owned()).collect();
-    let group = |name: &str| groups[portals.iter().position(|portal| name.ends_with(portal)).unwrap()];
+    let portals: Vec<String> = targets.iter().map(|t| format!("/{}/", t.url("").split('/').nth(2).unwrap())).collect();
+    let group = |name: &str| groups[portals.iter().position(|portal| name.contains(portal)).unwrap()];
     t.groups.iter().map(|g| g.paths.iter().map(|p| group(&p.name)).collect()).collect()
 }
 

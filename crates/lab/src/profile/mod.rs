@@ -199,7 +199,8 @@ pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<P
     let (first, last) = lives.span();
     let seconds = (last - first) as f64 / 1e9;
     if seconds > SECONDS_MAX {
-        let text = format!("its I/Os span {seconds:.0} s: must be at most a year; the times of a trace count from its start");
+        let text =
+            format!("its I/Os span {seconds:.0} s: must be at most a year; the times of a trace count from its start");
         return Err(ProfileError::new(source, text));
     }
     let mut notes = lives.notes();

@@ -153,7 +153,8 @@ fn what_is_no_trace_is_refused_with_its_place() {
     assert!(e(&big).contains("big-endian"), "{}", e(&big));
     assert!(e(&[]).contains("no submissions (Q)"), "{}", e(&[]));
     assert!(e(&record(0, 1 << 60, 512, Q_READ, 1, &[])).contains("beyond any disk"));
-    let [late, later] = [(1 << 63, Q_READ), ((1 << 63) + 9, C_READ)].map(|(at, what)| record(at, 0, 4096, what, 7, &[]));
+    let [late, later] =
+        [(1 << 63, Q_READ), ((1 << 63) + 9, C_READ)].map(|(at, what)| record(at, 0, 4096, what, 7, &[]));
     assert!(e(&[good.clone(), late, later].concat()).contains("must be at most a year"));
     assert!(e(&record(0, 0, 512, Q_READ, 1, &[])).contains("both submitted (Q) and completed (C)"));
     for (line, says) in [

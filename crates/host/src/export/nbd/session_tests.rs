@@ -40,7 +40,7 @@ fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> 
     let event = session.next_event(&mut input).expect("in step");
     assert!(input.is_empty());
     // Consume the payload.
-    let payload = vec![0; SIZE as usize * 40];
+    let payload = vec![0; SIZE as usize * 72];
     let carries = match session.style {
         ReplyStyle::Extended => h.flags & flag::PAYLOAD_LEN != 0,
         _ => h.kind == command::WRITE,

@@ -58,10 +58,11 @@ impl ClientIo {
     fn before(self, end: u64) -> Option<ClientIo> {
         let range = self.range();
         let bytes = end.min(range.end).saturating_sub(range.start);
-        (bytes > 0).then(|| match self {
+        let part = match self {
             ClientIo::Bio(bio) => ClientIo::Bio(Bio { nr_sectors: (bytes >> SECTOR_SHIFT) as u32, ..bio }),
             ClientIo::Bytes(io) => ClientIo::Bytes(ByteIo { bytes, ..io }),
-        })
+        };
+        (bytes > 0).then_some(part)
     }
 }
 
