@@ -185,6 +185,16 @@ fn what_is_no_trace_is_refused_with_its_place() {
     );
 }
 
+/// Found by fuzzing: job files have smaller blocks than discards may be.
+#[test]
+fn a_size_beyond_that_of_job_files_is_the_largest_of_them() {
+    let all = [(0, 1 << 31, Q_READ), (9, 1 << 31, C_READ), (20, 4096, Q_READ), (30, 4096, C_READ)];
+    let bytes: Vec<u8> = all.into_iter().flat_map(|(at, bytes, what)| record(at, 0, bytes, what, 7, &[])).collect();
+    let job = write::job_file(&binary(&bytes).unwrap());
+    assert!(job.contains("\nbssplit=4096/50:1073741824/50\n"), "{job}");
+    JobFile::parse_str(&job, &ParseContext::bare("j"), &[]).unwrap_or_else(|e| panic!("{e}\n{job}"));
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_are_a_profile_or_an_error(

@@ -8,6 +8,7 @@ use super::service::Estimate;
 use super::shape::{Arrival, DirProfile};
 use super::{JobProfile, Profile};
 use std::fmt::Write;
+use workload::job::BLOCK_BYTES_MAX;
 
 /// A job is called sequential from this share of sequential I/Os on.
 const SEQUENTIAL: f64 = 0.95;
@@ -134,10 +135,10 @@ fn sizes(j: &JobProfile) -> Vec<String> {
     vec![format!("bssplit={}", if same { all[0].clone() } else { all.join(",") })]
 }
 
-/// `4096/70:8192/30`, in whole percents that sum to 100.
+/// `4096/70:8192/30`, in whole percents that sum to 100. A size beyond the largest of a job file, as of a long discard, becomes that.
 fn split(d: &DirProfile) -> String {
     let mut sizes: Vec<(u32, f64)> = d.sizes.iter().copied().filter(|(s, _)| *s >= 512).take(SIZES_MAX).collect();
-    sizes.iter_mut().for_each(|(s, _)| *s &= !511);
+    sizes.iter_mut().for_each(|(s, _)| *s = (*s & !511).min(BLOCK_BYTES_MAX as u32));
     if sizes.is_empty() {
         return "4096/100".into();
     }
