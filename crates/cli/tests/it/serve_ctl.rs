@@ -213,6 +213,10 @@ fn queues_move_settings_change_and_sizes_grow_under_load() {
     File::options().write(true).open(d.dir.path("a.img")).unwrap().set_len(24 << 20).unwrap();
     d.refused(&["resize", "a"], "size=25165824: the disk has 41943040 bytes; data beyond the new size would be lost");
     assert_eq!(d.nbdinfo("a").exits(0).out.trim(), "41943040");
+    // Nor is one truncated that has grown meanwhile.
+    File::options().write(true).open(d.dir.path("a.img")).unwrap().set_len(64 << 20).unwrap();
+    d.refused(&["resize", "a", "48m"], "size=50331648: the disk has 67108864 bytes; data beyond");
+    File::options().write(true).open(d.dir.path("a.img")).unwrap().set_len(24 << 20).unwrap();
     d.done(&["resize", "a", "--force"]);
     assert_eq!(d.nbdinfo("a").exits(0).out.trim(), "25165824");
     let stats = d.json("stats");

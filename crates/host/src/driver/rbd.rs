@@ -164,6 +164,8 @@ impl Rbd {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
             }
             check_shrink(self.capacity(), bytes, shrink)?;
+            // The image may have grown since.
+            check_shrink(Sector(self.first.size().map_err(within)? >> SECTOR_SHIFT), bytes, shrink)?;
             self.first.resize(bytes).map_err(within)?;
         }
         let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
