@@ -44,7 +44,7 @@ impl<L: Lock> Env<L> {
     #[inline(always)] // Once per poll, which is one request at a depth of one.
     pub(crate) fn take_polled(&self, local: &mut Local, hctx: usize, now: Instant) -> usize {
         let n = local.completions.items.len();
-        if n > 0 && self.holds_on_enospc() {
+        if n > 0 && self.lack_space(&local.completions.items) {
             self.hold_for_space(local, hctx);
         }
         if !local.completions.requeues.is_empty() {

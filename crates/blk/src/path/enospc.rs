@@ -3,12 +3,13 @@
 //!
 //! Guarantees: such a write, or write of zeroes, goes the way of a request that its driver gives back ([`requeue`](super::requeue)), with
 //! retries counted anew. Its bios see no error, and a freeze waits for it. Other operations fail: a flush must not be repeated. Costs a
-//! load per poll that completes something. Does not hold a request that the driver completes while it is being issued.
+//! load per poll that completes something, and a look at each status while it is set. Does not hold a request that the driver
+//! completes while it is being issued.
 //!
 //! The behaviour is that of QEMU's `werror=enospc`, except that QEMU stops the guest, and retries when it is continued.
 
 use crate::bio::Op;
-use crate::driver::{Completions, Requeued, Tries};
+use crate::driver::{Completions, Ended, Requeued, Tries};
 use crate::lock::Lock;
 use crate::queue::RequestQueue;
 use crate::status::BlkStatus;
@@ -34,10 +35,10 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Whether completions have to be checked for lack of space.
+    /// Whether some of these completions may have to be held.
     #[inline]
-    pub(crate) fn holds_on_enospc(&self) -> bool {
-        self.q.live.hold_on_enospc.load(Ordering::Relaxed)
+    pub(crate) fn lack_space(&self, ended: &[Ended]) -> bool {
+        self.q.live.hold_on_enospc.load(Ordering::Relaxed) && ended.iter().any(|(_, s)| *s == BlkStatus::NoSpc)
     }
 
     /// Turns completions of writes that lack space into requests that the driver gives back.
