@@ -163,9 +163,9 @@ impl Rbd {
             if bytes == 0 || bytes % block != 0 {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
             }
-            check_shrink(self.capacity(), bytes, shrink)?;
             // The image may have grown since.
-            check_shrink(Sector(self.first.size().map_err(within)? >> SECTOR_SHIFT), bytes, shrink)?;
+            let has = Sector(self.first.size().map_err(within)? >> SECTOR_SHIFT);
+            check_shrink(self.capacity().max(has), bytes, shrink)?;
             self.first.resize(bytes).map_err(within)?;
         }
         let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;

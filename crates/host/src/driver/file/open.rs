@@ -227,10 +227,9 @@ impl Opened {
                     "size={bytes}: the disk is a part of its file, and its configuration has size={size}: change it there, and reload"
                 )));
             }
-            check_shrink(self.capacity(), bytes, shrink)?;
             // The file may have grown since.
             let has = (&file).seek(SeekFrom::End(0)).map_err(failed)?.saturating_sub(self.part.offset);
-            check_shrink(Sector(has >> SECTOR_SHIFT), bytes, shrink)?;
+            check_shrink(self.capacity().max(Sector(has >> SECTOR_SHIFT)), bytes, shrink)?;
             file.set_len(self.part.offset.saturating_add(bytes)).map_err(failed)?;
         }
         let file_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
