@@ -51,7 +51,7 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     reports.push(step("examples in docs", || suite::run_documentation(project)));
     println!("cargo xtask test took {:.1} min", start.elapsed().as_secs_f64() / 60.0);
     if extent == Extent::Deep {
-        // loom has its own build directory, and computes while the following checks wait.
+        // It computes while the following checks wait.
         let loom = BackgroundStep::start("loom", xtask(project, "loom"));
         reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
         reports.push(step("oracle", || crate::oracle::check(project)));

@@ -14,8 +14,7 @@ use blk::id::Sector;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
 use blk::time::Duration;
-use loom::thread;
-use model::explore::{explore, one};
+use model::explore::{explore, one, spawn};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
 use std::sync::Arc;
 
@@ -67,7 +66,7 @@ fn the_waiter_is_notified_of_its_turn() {
         b.submit(1);
         assert_eq!(b.sub.held(), 1);
         a.now = q.next_timer().expect("a turn");
-        let sleeper = thread::spawn(move || b.finish());
+        let sleeper = spawn(move || b.finish());
         a.poll();
         a.sub.rest();
         sleeper.join().unwrap();
@@ -85,7 +84,7 @@ fn turns_are_given_while_another_asks() {
         (0..2).for_each(|_| a.submit(1));
         assert_eq!(a.sub.held(), 1);
         a.now = q.next_timer().expect("a turn");
-        let asker = thread::spawn(move || {
+        let asker = spawn(move || {
             b.submit(1);
             b
         });
@@ -109,7 +108,7 @@ fn a_token_reaches_its_waiter() {
         let (device, q, [mut a, mut b]) = two_threads(Kind::Silent, WBT, background);
         device.at_most(1);
         a.submit(1);
-        let other = thread::spawn(move || one(&mut b));
+        let other = spawn(move || one(&mut b));
         device.speak(u32::MAX);
         a.finish();
         other.join().unwrap();
@@ -135,12 +134,12 @@ fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) 
                 a
             };
             let mut a = if change_first {
-                let worker = thread::spawn(move || wait(a));
+                let worker = spawn(move || wait(a));
                 change(&q, &device);
                 worker.join().unwrap()
             } else {
                 let (q, device) = (q.clone(), device.clone());
-                let changer = thread::spawn(move || change(&q, &device));
+                let changer = spawn(move || change(&q, &device));
                 let a = wait(a);
                 changer.join().unwrap();
                 a
@@ -202,7 +201,7 @@ fn a_held_bio_waits_for_its_turn_and_for_the_end_of_a_freeze() {
                 Second::Asks => {}
                 Second::MayGo => t.now = t.now + Duration::from_ms(2),
             }
-            let worker = thread::spawn(move || {
+            let worker = spawn(move || {
                 if !matches!(second, Second::Held) {
                     t.submit(1);
                 }
@@ -226,7 +225,7 @@ fn tokens_survive_a_freeze_and_a_rebuild() {
             let mut t = Thread::new(&q, &device, 0);
             t.bio = background;
             t.submit(1);
-            let worker = thread::spawn(move || {
+            let worker = spawn(move || {
                 t.submit(1);
                 t.finish();
             });

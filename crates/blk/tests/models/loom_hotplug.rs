@@ -16,8 +16,7 @@ use crate::model;
 
 use blk::id::CpuId;
 use blk::queue::RequestQueue;
-use loom::thread;
-use model::explore::{explore, one, two};
+use model::explore::{explore, one, spawn, two};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
 use std::sync::Arc;
 
@@ -53,12 +52,12 @@ fn explore_step(before: fn(&mut Thread), step: fn(&mut Thread)) {
             before(&mut t);
             let mut t = if step_first {
                 let (q, device) = (q.clone(), device.clone());
-                let leaver = thread::spawn(move || leave_once(&q, &device));
+                let leaver = spawn(move || leave_once(&q, &device));
                 step(&mut t);
                 leaver.join().unwrap();
                 t
             } else {
-                let stepper = thread::spawn(move || {
+                let stepper = spawn(move || {
                     step(&mut t);
                     t
                 });
@@ -138,11 +137,11 @@ fn the_list_of_a_cpu_that_is_gone_is_taken_over() {
                 u.sub.rest();
             };
             if step_first {
-                let looker = thread::spawn(look);
+                let looker = spawn(look);
                 run();
                 looker.join().unwrap();
             } else {
-                let runner = thread::spawn(run);
+                let runner = spawn(run);
                 look();
                 runner.join().unwrap();
             }
@@ -162,7 +161,7 @@ fn a_cpu_comes_back_before_it_is_gone() {
         let q = disk(&device, config(2, 2, 1, "none"));
         let mut t = Thread::new(&q, &device, LEAVES);
         t.submit(1);
-        let stepper = thread::spawn(move || {
+        let stepper = spawn(move || {
             one(&mut t);
             t
         });

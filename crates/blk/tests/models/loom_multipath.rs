@@ -11,8 +11,7 @@ use blk::multipath::{Features, Multipath, NewGroup, NewPath, PathArgs, Selector}
 use blk::queue::{NoNotify, RequestQueue};
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::Instant;
-use loom::thread;
-use model::explore::explore;
+use model::explore::{explore, spawn};
 use model::{Lock, config};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +67,7 @@ fn path_goes() {
     let first = mp.path("1").unwrap();
     let goes = paths[1].clone();
     let (removed, disk) = (mp.clone(), mp);
-    let remover = thread::spawn(move || {
+    let remover = spawn(move || {
         if removed.remove_path(first, Instant::ZERO).unwrap() || removed.has_gone(first) {
             goes.gone.store(true, Ordering::SeqCst);
         }
@@ -83,10 +82,7 @@ fn path_goes() {
 
 #[test]
 fn a_path_that_goes_is_given_nothing_more() {
-    explore(|| {
-        // Its tables need a larger stack than loom's threads have.
-        thread::Builder::new().stack_size(1 << 19).spawn(path_goes).unwrap().join().unwrap();
-    });
+    explore(path_goes);
 }
 
 /// A path that fails a request is removed, and another path gets its number.
@@ -106,7 +102,7 @@ fn number_has_a_successor() {
     sub.reap(|_| {});
     let bad = mp.path("bad").unwrap();
     let disk = mp.clone();
-    let changer = thread::spawn(move || {
+    let changer = spawn(move || {
         // If the path is not gone by now, there is nothing to check.
         (disk.remove_path(bad, Instant::ZERO).unwrap() || disk.has_gone(bad))
             .then(|| disk.add_path(0, path("next", false)).unwrap())
@@ -126,7 +122,5 @@ fn number_has_a_successor() {
 
 #[test]
 fn the_successor_of_a_path_is_not_failed_for_it() {
-    explore(|| {
-        thread::Builder::new().stack_size(1 << 19).spawn(number_has_a_successor).unwrap().join().unwrap();
-    });
+    explore(number_has_a_successor);
 }

@@ -14,8 +14,7 @@ use blk::id::HctxId;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
 use blk::tags::{TagSet, TagSetConfig};
-use loom::thread;
-use model::explore::{explore, in_parallel, one, one_each};
+use model::explore::{explore, in_parallel, one, one_each, spawn};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk_of};
 use std::sync::Arc;
 
@@ -114,7 +113,7 @@ fn growing(scheduler: &str, grow: fn(&mut World, Thread), waits_first: bool) {
         a
     };
     let a = if waits_first {
-        let other = thread::spawn(move || {
+        let other = spawn(move || {
             grow(&mut world, b);
             world
         });
@@ -122,7 +121,7 @@ fn growing(scheduler: &str, grow: fn(&mut World, Thread), waits_first: bool) {
         world = other.join().unwrap();
         a
     } else {
-        let other = thread::spawn(move || wait(a));
+        let other = spawn(move || wait(a));
         grow(&mut world, b);
         other.join().unwrap()
     };
@@ -176,7 +175,7 @@ fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
         let (mut a, mut c) = (world.thread(0), world.thread(0));
         one(&mut world.thread(1));
         a.submit(4);
-        let waiter = thread::spawn(move || {
+        let waiter = spawn(move || {
             c.submit(1);
             c.run_until_issued(5);
             c
@@ -209,7 +208,7 @@ fn frozen(drained: bool) {
     first.submit(1);
     next.submit(1);
     [&mut holder, &mut first, &mut next].iter_mut().for_each(|t| t.sub.rest());
-    let giver = thread::spawn(move || {
+    let giver = spawn(move || {
         holder.poll();
         holder.sub.rest();
         holder
@@ -242,7 +241,7 @@ fn explore_users(meanwhile: fn(&mut Thread)) {
         a.submit(4);
         a.now = world.disks[1].next_timer().expect("armed by its request").max(a.now);
         b.now = a.now;
-        let other = thread::spawn(move || {
+        let other = spawn(move || {
             meanwhile(&mut b);
             b
         });

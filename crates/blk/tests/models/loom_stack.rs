@@ -15,8 +15,7 @@ use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::QueueRqStatus;
 use blk::time::Duration;
-use loom::thread;
-use model::explore::{explore, in_parallel, one, one_each, two};
+use model::explore::{explore, in_parallel, one, one_each, spawn, two};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
 
 /// Two submitters that do the same `work` on a fresh disk.
@@ -96,11 +95,7 @@ fn k2_is_run_by_the_next_completion() {
 
 #[test]
 fn kyber_is_run_by_the_next_driver_tag() {
-    explore(|| {
-        // Its tables need a larger stack than loom's main thread has.
-        let run = || second(Kind::Ready, config(2, 1, 1, "kyber"), false);
-        thread::Builder::new().stack_size(1 << 16).spawn(run).unwrap().join().unwrap();
-    });
+    explore(|| second(Kind::Ready, config(2, 1, 1, "kyber"), false));
 }
 
 #[test]
@@ -126,7 +121,7 @@ fn no_submitter_enters_a_drained_queue() {
         let device = Device::new(Kind::Ready);
         let q = disk(&device, config(2, 1, 2, "none"));
         let mut t = Thread::new(&q, &device, 1);
-        let worker = thread::spawn(move || one(&mut t));
+        let worker = spawn(move || one(&mut t));
         freeze_once(&q, &device, || ());
         worker.join().unwrap();
         check_drained(&q);
@@ -139,7 +134,7 @@ fn a_rebuilt_queue_is_entered_with_its_new_state() {
         let device = Device::new(Kind::Ready);
         let q = disk(&device, config(2, 1, 2, "none"));
         let mut t = Thread::new(&q, &device, 1);
-        let worker = thread::spawn(move || one(&mut t));
+        let worker = spawn(move || one(&mut t));
         freeze_once(&q, &device, || {
             q.rebuild(|c| {
                 c.nr_hw_queues = Some(2);
@@ -160,7 +155,7 @@ fn an_unquiesced_queue_is_run() {
             let q = disk(&device, config(2, 1, 2, scheduler));
             q.quiesce();
             let mut t = Thread::new(&q, &device, 0);
-            let worker = thread::spawn(move || one(&mut t));
+            let worker = spawn(move || one(&mut t));
             q.unquiesce();
             worker.join().unwrap();
             check_drained(&q);
@@ -176,7 +171,7 @@ fn a_ctx_list_filled_during_a_run_is_found() {
         let q = disk(&device, config(2, 1, 2, "none"));
         q.quiesce();
         let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
-        let worker = thread::spawn(move || one(&mut a));
+        let worker = spawn(move || one(&mut a));
         b.submit(1);
         q.unquiesce();
         b.finish();
@@ -197,7 +192,7 @@ fn a_ctx_list_filled_while_it_is_taken_keeps_its_bit() {
         let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
         a.submit(1);
         let disk = q.clone();
-        let runner = thread::spawn(move || {
+        let runner = spawn(move || {
             disk.unquiesce();
             b.finish();
         });
@@ -224,7 +219,7 @@ fn a_request_issued_during_a_look_is_watched() {
         a.sub.rest();
         let due = q.next_timer().expect("another look, though nothing will be found");
         (a.now, b.now) = (due, due);
-        let looker = thread::spawn(move || {
+        let looker = spawn(move || {
             a.poll();
             a.sub.rest();
         });
