@@ -25,7 +25,7 @@ pub enum Extent {
     Test,
     /// The same with clippy, to be run before every commit.
     Fast,
-    /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation,
+    /// Everything: suites at full size, the kernel's recorded decisions, loom models, fuzzing, ublk devices, RBD images, documentation,
     /// packages and their installation, too.
     Deep,
 }
@@ -56,9 +56,13 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
         reports.push(step("oracle", || crate::oracle::check(project)));
         // In parallel, because ublk waits for a guest and the tests of RBD wait for a cluster.
+        let mut fuzz = xtask(project, "fuzz");
+        fuzz.arg("--fixed");
+        let fuzz = BackgroundStep::start("fuzz", fuzz);
         let ublk = BackgroundStep::start("ublk", xtask(project, "ublk"));
         reports.push(step("RBD images", || crate::ceph::check(project)));
         reports.push(ublk.end());
+        reports.push(fuzz.end());
         reports.push(step("clippy", || run_counted(&mut clippy(project))));
         reports.push(loom.end());
         reports.push(step("documentation", || run_counted(&mut doc(project))));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask fuzz`: runs the targets of coverage-guided fuzzing (`fuzz/`) with libFuzzer, each for a given time.
+//! `cargo xtask fuzz`: runs the targets of coverage-guided fuzzing (`fuzz/`) with libFuzzer, each for a given time, or in CI with a fixed
+//! number of inputs.
 //!
-//! Guarantees: each target begins with its [`seeds`] and with what earlier runs have found. An input that breaks a target is kept, and the
+//! Guarantees: each target begins with its [`seeds`], and with what earlier runs have found. With `--fixed`, it begins with its seeds alone
+//! and makes the same inputs in each run, as long as the code is the same. An input that breaks a target is kept, and the
 //! command that repeats it is printed. A target that has run nothing counts as failed. As many targets run at once as there are CPUs.
 //! Does not: find errors of memory that cause no panic (`cargo xtask sanitize` does that for the unsafe code).
 //!
@@ -12,6 +14,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use crate::ci::appended;
 use crate::outcome::Outcome;
@@ -27,6 +30,36 @@ pub struct Options {
     /// Time for each target.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     seconds: u32,
+    /// Run the same inputs each time, as the deep tests do, instead of for a time.
+    #[arg(long, conflicts_with = "seconds")]
+    fixed: bool,
+}
+
+/// How long a target runs.
+#[derive(Clone, Copy)]
+enum Extent {
+    Seconds(u32),
+    Inputs(u32),
+}
+
+impl Extent {
+    /// libFuzzer's options.
+    fn options(self) -> [String; 2] {
+        match self {
+            // Zero: a seed of its own in each run.
+            Extent::Seconds(n) => [format!("-max_total_time={n}"), "-seed=0".into()],
+            Extent::Inputs(n) => [format!("-runs={n}"), "-seed=1".into()],
+        }
+    }
+}
+
+/// Inputs of a target with `--fixed`: most take 1 to 20 s.
+const INPUTS: u32 = 60_000;
+/// Targets that need more time for an input, and their number.
+const SLOW: [(&str, u32); 1] = [("job_file", 1_500)];
+
+fn fixed_inputs(target: &str) -> u32 {
+    SLOW.iter().find(|(name, _)| *name == target).map_or(INPUTS, |(_, inputs)| *inputs)
 }
 
 /// Has the compiler count edges and compared values for libFuzzer, and check what debug builds check.
@@ -62,16 +95,23 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let host = host()?;
     let places = Places {
         programs: directory.join(&host).join("release"),
-        corpus: directory.join("corpus"),
+        corpus: directory.join(if options.fixed { "corpus-fixed" } else { "corpus" }),
         artifacts: directory.join("artifacts"),
         dictionaries: project.root.join("fuzz"),
     };
+    if options.fixed {
+        seeds::empty(&places.corpus)?;
+    }
     if seeds::run(project, &seeds::Options { into: places.corpus.clone() })? == Outcome::Failed {
         return Ok(Outcome::Failed);
     }
     std::fs::create_dir_all(&places.artifacts).map_err(|e| format!("{}: {e}", places.artifacts.display()))?;
     build(project, &directory, &host)?;
-    let all_ok = run_at_once(&chosen, |target| fuzz(&places, target, options.seconds));
+    let all_ok = run_at_once(&chosen, |target| {
+        let extent =
+            if options.fixed { Extent::Inputs(fixed_inputs(target)) } else { Extent::Seconds(options.seconds) };
+        fuzz(&places, target, extent)
+    });
     Ok(if all_ok { Outcome::Passed } else { Outcome::Failed })
 }
 
@@ -110,18 +150,20 @@ fn run_at_once(targets: &[String], one: impl Fn(&str) -> bool + Sync) -> bool {
 }
 
 /// Runs one target. Returns whether it survived its inputs.
-fn fuzz(places: &Places, target: &str, seconds: u32) -> bool {
+fn fuzz(places: &Places, target: &str, extent: Extent) -> bool {
     static OUTPUT: Mutex<()> = Mutex::new(());
     let corpus = places.corpus.join(target);
     let mut command = Command::new(places.programs.join(target));
-    command.arg(&corpus).arg(format!("-max_total_time={seconds}")).arg(format!("-timeout={INPUT_SECONDS}"));
+    command.arg(&corpus).args(extent.options()).arg(format!("-timeout={INPUT_SECONDS}"));
     command.arg(format!("-rss_limit_mb={MEMORY_MB}")).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{target}-", places.artifacts.display()));
     let dictionary = places.dictionaries.join(format!("{target}.dict"));
     if dictionary.exists() {
         command.arg(format!("-dict={}", dictionary.display()));
     }
+    let start = Instant::now();
     let done = command.output();
+    let seconds = start.elapsed().as_secs();
     let _one = OUTPUT.lock();
     let done = match done {
         Ok(done) => done,
@@ -155,6 +197,16 @@ mod tests {
     fn inputs_are_counted_and_none_is_a_failure() {
         assert_eq!(executed("Done 7 runs\nstat::number_of_executed_units: 1234\nstat::x: 1\n"), 1234);
         assert_eq!(executed("error: no such option"), 0);
+    }
+
+    #[test]
+    fn a_slow_target_gets_fewer_inputs() {
+        let targets = seeds::targets(&Project::load().expect("the tree")).expect("fuzz targets");
+        for (name, inputs) in SLOW {
+            assert!(targets.iter().any(|t| t == name), "{name} is no target");
+            assert_eq!(fixed_inputs(name), inputs);
+        }
+        assert_eq!(fixed_inputs("nbd"), INPUTS);
     }
 
     #[test]

@@ -44,7 +44,10 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
 }
 
 /// Makes an empty directory.
-fn empty(directory: &Path) -> Result<(), String> {
+///
+/// # Errors
+/// When it cannot be emptied or made.
+pub fn empty(directory: &Path) -> Result<(), String> {
     let failed = |e| format!("{}: {e}", directory.display());
     if directory.exists() {
         fs::remove_dir_all(directory).map_err(failed)?;
