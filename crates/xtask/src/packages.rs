@@ -148,6 +148,16 @@ const GUEST: &[Package] = &[
         stand_in: Alternative::Program("mkfs.ext4"),
         why: "a file system on a block device of the guest",
     },
+    Package {
+        name: "mount",
+        stand_in: Alternative::Program("losetup"),
+        why: "loop devices of the guest on our FUSE export",
+    },
+    Package {
+        name: "nbd-client",
+        stand_in: Alternative::Program("nbd-client"),
+        why: "the guest's kernel is a client of our NBD export",
+    },
     Package { name: "xz-utils", stand_in: Alternative::Program("xz"), why: "unpacks the modules" },
 ];
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask ublk`: ublk devices of mqblk under a real kernel, in a guest.
+//! `cargo xtask ublk`: ublk devices of mqblk under a real kernel, in a guest; and the kernel's own clients of NBD and FUSE exports.
 //!
 //! Guarantees: passes only if every script of `crates/xtask/ublk` ran to its end in the guest and found no error. The scripts cover
-//! verified I/O on one, two and four queues, ext4, and restarts after kill -9 under load. Needs x86-64, the packages of
+//! verified I/O on one, two and four queues, ext4, and restarts after kill -9 under load; and block devices on NBD and FUSE exports, made by
+//! the commands that mqblk prints. Needs x86-64, the packages of
 //! [`crate::packages::ensure_guest`] (root gets them installed), and a Debian mirror for the kernel. Needs neither KVM nor ublk on this
 //! host.
 
