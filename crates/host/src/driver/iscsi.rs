@@ -65,7 +65,7 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::driver::scsi::{Checked, NotifyFn, RawAnswer, RawCommand, ScsiDepth, ScsiUnit};
-use crate::driver::space::Space;
+use crate::driver::space::{Space, sized_at_target};
 use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -655,8 +655,7 @@ impl HostDriver for Iscsi {
 impl Space for Iscsi {
     fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
         if bytes.is_some() {
-            let text = "cannot resize a logical unit to a given size: resize it at its target, then leave the size out";
-            return Some(Err(Error::usage(text)));
+            return Some(Err(sized_at_target("a logical unit")));
         }
         let blocks = self.shared.measure().map_err(|e| e.within(&self.shared.target.to_string()));
         Some(blocks.map(|blocks| {

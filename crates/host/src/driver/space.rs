@@ -38,6 +38,11 @@ pub(super) fn check_shrink(had: Sector, bytes: u64, shrink: bool) -> Result<()> 
     )))
 }
 
+/// Returns the error for `what` if it cannot have a given size, because its size is that of a logical unit at a target.
+pub(super) fn sized_at_target(what: &str) -> Error {
+    Error::usage(format!("cannot resize {what} to a given size: resize it at its target, then leave the size out"))
+}
+
 /// A device whose space is more than a fixed range of sectors that may all hold data.
 pub trait Space {
     /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in sectors. Data beyond a smaller size is

@@ -8,6 +8,7 @@
 use super::disk::{Core, none_opened};
 use super::path::PathDriver;
 use crate::driver::host_driver::HostDriver;
+use crate::driver::space::sized_at_target;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
 use std::sync::Arc;
@@ -19,9 +20,7 @@ impl Core {
     /// Usage: a size was given, or the paths tell different sizes. Others: a path leads to another disk, or no path can be asked.
     pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
         if bytes.is_some() {
-            let text =
-                "cannot resize a multipath disk to a given size: resize it at its target, then leave the size out";
-            return Some(Err(Error::usage(text)));
+            return Some(Err(sized_at_target("a multipath disk")));
         }
         let ask = |(path, driver): (_, &Arc<dyn HostDriver>)| (path, driver.space().resize(None, shrink));
         let told: Vec<(&PathDriver, Option<Result<Sector>>)> = std::thread::scope(|s| {
