@@ -84,6 +84,11 @@ fn clients_see_the_blocks_that_an_image_was_made_for() {
         let resize = [&["ctl", "--control", "ctl.sock", "resize", "d"], size].concat();
         fs.dir.mqblk(&resize).exits(2).says(&["must be a multiple of the disk's block, 4096 (logical_block_size)"]);
     }
+    // Cause: the driver had stored the rejected size. Effect: the disk's own size was smaller, and needed --force.
+    image.set_len(IMAGE_BYTES).unwrap();
+    let kept = fs.dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
+    kept.prints(&[&format!("disk 'd' keeps its size of {IMAGE_BYTES} bytes")]);
+    image.set_len(IMAGE_BYTES + 512).unwrap();
     end(daemon);
     fs.dir.mqblk(&["serve", "c.toml"]).exits(2).says(&["the disk has 8389120 bytes, 512 more than whole blocks"]);
 }

@@ -219,6 +219,10 @@ impl Space for File {
         Some(self.opened.resize(bytes, shrink))
     }
 
+    fn adopt(&self, capacity: Sector) {
+        self.opened.adopt(capacity);
+    }
+
     fn allocation(&self) -> Allocation {
         if self.opened.is_device { Allocation::Data } else { Allocation::Survey }
     }

@@ -20,7 +20,7 @@
 //! The new session is of the same nexus, so the target drops the tasks of the old one. Before a session carries requests,
 //! the driver asks the logical unit for its identity and size; it asks again when the unit reports a change. A unit with
 //! another identity counts as gone: no request is sent to it any more. A unit that has grown counts as the same. It keeps its
-//! old size until [`Space::resize`] adopts the new one; a smaller unit counts as gone. A unit without an identifier (no VPD
+//! old size until [`Space::adopt`]; a smaller unit counts as gone. A unit without an identifier (no VPD
 //! page 0x83 or 0x80) that is open for writing counts as gone when any session is lost. A command that is late (`io_timeout`) is aborted (ABORT TASK). If that does not help, the logical unit
 //! is reset, then the target (warm); then all sessions are made anew. A unit that does not answer even then is offline until
 //! a new session reads its identity and size.
@@ -45,6 +45,7 @@ pub mod pdu;
 mod queue;
 mod raw;
 pub mod reader;
+mod resize;
 mod tasks;
 mod uri;
 
@@ -65,11 +66,11 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::driver::scsi::{Checked, NotifyFn, RawAnswer, RawCommand, ScsiDepth, ScsiUnit};
-use crate::driver::space::{Space, sized_at_target};
+use crate::driver::space::Space;
 use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use attach::{Unit, attach, check_size, identify, is_ready};
+use attach::{Unit, attach, identify, is_ready};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
@@ -243,21 +244,6 @@ impl Shared {
     fn change_to(&self, now: &Unit) -> Option<String> {
         let unit = self.unit.read();
         (!unit.is_still(now)).then(|| unit.change_to(now))
-    }
-
-    /// Reads the size of the unit in a session of its own. From then on, a smaller unit is another one. Returns its blocks.
-    fn measure(&self) -> Result<u64> {
-        if self.is_nameless {
-            let text = "it has no identity (VPD page 0x83 or 0x80) to verify: it keeps its size";
-            return Err(Error::new(ErrorKind::Denied, text));
-        }
-        let _alone = self.alone_to_check(LOGIN_TIME)?;
-        let mut line = self.dial_to_check(LOGIN_TIME, self.watch.over())?;
-        let unit = self.is_still_there(&mut line)?;
-        line.log_out();
-        check_size(self.target.lun, &unit)?;
-        self.unit.write().blocks = unit.blocks;
-        Ok(unit.blocks)
     }
 
     /// Forgets a reset: no thread waits for its outcome any more.
@@ -649,19 +635,6 @@ impl HostDriver for Iscsi {
 
     fn issuer(&self) -> &dyn Issuer {
         self
-    }
-}
-
-impl Space for Iscsi {
-    fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
-        if bytes.is_some() {
-            return Some(Err(sized_at_target("a logical unit")));
-        }
-        let blocks = self.shared.measure().map_err(|e| e.within(&self.shared.target.to_string()));
-        Some(blocks.map(|blocks| {
-            self.disk.set_blocks(blocks);
-            self.disk.capacity()
-        }))
     }
 }
 

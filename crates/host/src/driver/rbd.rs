@@ -170,8 +170,6 @@ impl Rbd {
         }
         let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
         check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
-        // Relaxed: a number by itself.
-        self.sectors.store(sectors, Ordering::Relaxed);
         Ok(Sector(sectors))
     }
 }
@@ -348,6 +346,11 @@ impl HostDriver for Rbd {
 impl Space for Rbd {
     fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
         Some(self.resize_image(bytes, shrink))
+    }
+
+    fn adopt(&self, capacity: Sector) {
+        // Relaxed: a number by itself.
+        self.sectors.store(capacity.0, Ordering::Relaxed);
     }
 
     fn allocation(&self) -> Allocation {

@@ -45,8 +45,9 @@ pub(super) fn sized_at_target(what: &str) -> Error {
 
 /// A device whose space is more than a fixed range of sectors that may all hold data.
 pub trait Space {
-    /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in sectors. Data beyond a smaller size is
-    /// lost. Returns `None` if a disk of this driver cannot be resized.
+    /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in sectors. The driver keeps its capacity
+    /// until [`Space::adopt`], so a caller can refuse the size. Data beyond a smaller size is lost. Returns `None` if a disk of this
+    /// driver cannot be resized.
     ///
     /// # Errors
     /// Usage: the device cannot have this size, or the size is smaller and `shrink` is false; the device keeps its size. Others: the
@@ -54,6 +55,9 @@ pub trait Space {
     fn resize(&self, _bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
         None
     }
+
+    /// Sets the driver's capacity to a size that [`Space::resize`] has returned, here or at another path to the same device.
+    fn adopt(&self, _capacity: Sector) {}
 
     /// Returns how to find out which parts of the disk are stored.
     fn allocation(&self) -> Allocation {

@@ -454,7 +454,10 @@ impl ServedDisk {
         let resized = driver.space().resize(bytes, shrink).unwrap_or_else(keeps);
         let resized = resized.map_err(|e| e.within(&format!("disk '{}'", self.name)));
         let resized = resized.and_then(|capacity| whole(capacity.0 << SECTOR_SHIFT).map(|()| capacity));
-        let resized = resized.inspect(|capacity| queue.set_capacity(*capacity));
+        let resized = resized.inspect(|capacity| {
+            driver.space().adopt(*capacity);
+            queue.set_capacity(*capacity);
+        });
         if shrink {
             queue.unfreeze();
         }

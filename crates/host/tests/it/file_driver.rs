@@ -126,8 +126,11 @@ fn a_part_is_resized_at_its_end_and_only_without_a_size() {
     let refused = fixed.resize(Some(MIB), true).unwrap().unwrap_err();
     assert!(refused.to_string().contains("has size=2097152: change it there"), "{refused}");
     let tail = open(&file.0, part(MIB, None)).unwrap();
+    let before = tail.capacity();
     assert_eq!(tail.resize(Some(3 * MIB), true).unwrap().unwrap(), Sector(3 * 2048));
-    assert_eq!(fs::metadata(&file.0).unwrap().len(), 4 * MIB);
+    assert_eq!((fs::metadata(&file.0).unwrap().len(), tail.capacity()), (4 * MIB, before));
+    tail.adopt(Sector(3 * 2048));
+    assert_eq!(tail.capacity(), Sector(3 * 2048));
     assert_eq!(fixed.resize(None, true).unwrap().unwrap(), Sector(2 * 2048), "its part is there");
     fs::File::options().write(true).open(&file.0).unwrap().set_len(MIB).unwrap();
     for (driver, why) in [(&fixed, "end at 3145728"), (&tail, "nothing follows offset=1048576")] {

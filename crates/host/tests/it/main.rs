@@ -35,6 +35,7 @@ mod multipath;
 mod multipath_alua;
 mod multipath_manual;
 mod multipath_nbd;
+mod multipath_resize;
 mod multipath_told;
 mod nbd_driver;
 mod nbd_driver_tls;

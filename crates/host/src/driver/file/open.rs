@@ -207,7 +207,8 @@ impl Opened {
         Sector(self.byte_of(self.capacity()) >> SECTOR_SHIFT)
     }
 
-    /// Resizes a regular file, or with `None` reads its current size. Returns the disk's size in sectors, in whole blocks.
+    /// Resizes a regular file, or with `None` reads its current size. Returns the size in sectors, in whole blocks, for
+    /// [`Opened::adopt`].
     pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<Sector> {
         let failed = |e: io::Error| Error::os(e, "cannot resize the file");
         let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
@@ -247,8 +248,11 @@ impl Opened {
             )));
         }
         check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
-        self.capacity.store(sectors, Ordering::Relaxed);
         Ok(Sector(sectors))
+    }
+
+    pub(super) fn adopt(&self, capacity: Sector) {
+        self.capacity.store(capacity.0, Ordering::Relaxed);
     }
 
     pub(super) fn borrow(&self) -> BorrowedFd<'_> {

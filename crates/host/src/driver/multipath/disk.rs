@@ -432,6 +432,10 @@ impl Space for Multipath {
     fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
         self.core.resize(bytes, shrink)
     }
+
+    fn adopt(&self, capacity: Sector) {
+        self.core.adopt(capacity);
+    }
 }
 
 impl DevicePath for Multipath {

@@ -132,9 +132,12 @@ impl PathDriver {
         self.inner.get()
     }
 
-    /// Takes over the size of a disk that has grown.
-    pub(super) fn set_capacity(&self, capacity: Sector) {
+    /// Takes over the size of the disk, also in its driver, if it has one.
+    pub(super) fn adopt(&self, capacity: Sector) {
         self.common.lock().capacity = capacity;
+        if let Some(driver) = self.inner() {
+            driver.space().adopt(capacity);
+        }
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The size of a disk whose logical unit has grown: multipathd's `resize map`.
 //!
-//! Guarantees: the disk gets a size only if all paths that can be asked now tell the same. A path that cannot be reached is not asked; its
-//! driver checks identity and size before it carries requests again.
+//! Guarantees: asking for the size changes nothing. A size is returned only if all paths that can be asked now tell the same. All paths
+//! adopt it, also those that could not be reached; their drivers check identity and size before they carry requests again.
 //! Source: multipathd/cli_handlers.c (`cli_resize`).
 
 use super::disk::{Core, none_opened};
@@ -14,7 +14,7 @@ use blk::id::{SECTOR_SHIFT, Sector};
 use std::sync::Arc;
 
 impl Core {
-    /// Asks all paths at once for the size of their logical unit, and takes it over. `None`: paths of this kind keep their size.
+    /// Asks all paths at once for the size of their logical unit. `None`: paths of this kind keep their size.
     ///
     /// # Errors
     /// Usage: a size was given, or the paths tell different sizes. Others: a path leads to another disk, or no path can be asked.
@@ -28,32 +28,37 @@ impl Core {
             all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
         let told = told.into_iter().map(|(path, size)| Some((path, size?))).collect::<Option<Vec<_>>>()?;
-        Some(self.adopt(told))
+        Some(agreed(told))
     }
 
-    fn adopt(&self, told: Vec<(&PathDriver, Result<Sector>)>) -> Result<Sector> {
-        let (mut first, mut failed): (Option<(&str, Sector)>, _) = (None, Vec::new());
-        for (path, size) in told {
-            let name = path.name.as_str();
-            match (size, first) {
-                (Ok(size), None) => first = Some((name, size)),
-                (Ok(size), Some((other, is))) if size != is => {
-                    let (size, is) = (size.0 << SECTOR_SHIFT, is.0 << SECTOR_SHIFT);
-                    return Err(Error::usage(format!(
-                        "path {other} has {is} bytes now and path {name} has {size}: the disk keeps its size; try again when all \
-                         paths have the same"
-                    )));
-                }
-                (Ok(_), Some(_)) => {}
-                (Err(e), _) if matches!(e.kind(), ErrorKind::Usage | ErrorKind::Denied) => {
-                    return Err(e.within(&format!("path {name}")));
-                }
-                (Err(e), _) => failed.push((name, e)),
-            }
-        }
-        let Some((_, size)) = first else { return Err(none_opened(failed)) };
-        self.disk.set_capacity(size);
-        self.paths.iter().for_each(|path| path.driver.set_capacity(size));
-        Ok(size)
+    /// Gives the disk and all its paths this size.
+    pub(super) fn adopt(&self, capacity: Sector) {
+        // The paths first: a path must not get requests beyond its end.
+        self.paths.iter().for_each(|path| path.driver.adopt(capacity));
+        self.disk.set_capacity(capacity);
     }
+}
+
+/// Returns the size that all these paths tell, except those that could not be asked.
+fn agreed(told: Vec<(&PathDriver, Result<Sector>)>) -> Result<Sector> {
+    let (mut first, mut failed): (Option<(&str, Sector)>, _) = (None, Vec::new());
+    for (path, size) in told {
+        let name = path.name.as_str();
+        match (size, first) {
+            (Ok(size), None) => first = Some((name, size)),
+            (Ok(size), Some((other, is))) if size != is => {
+                let (size, is) = (size.0 << SECTOR_SHIFT, is.0 << SECTOR_SHIFT);
+                return Err(Error::usage(format!(
+                    "path {other} has {is} bytes now and path {name} has {size}: the disk keeps its size; try again when all \
+                     paths have the same"
+                )));
+            }
+            (Ok(_), Some(_)) => {}
+            (Err(e), _) if matches!(e.kind(), ErrorKind::Usage | ErrorKind::Denied) => {
+                return Err(e.within(&format!("path {name}")));
+            }
+            (Err(e), _) => failed.push((name, e)),
+        }
+    }
+    first.map(|(_, size)| size).ok_or_else(|| none_opened(failed))
 }

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The size of a disk whose logical unit has grown.
+//!
+//! Guarantees: reading the size changes nothing: if the target undoes the growth, the unit is still the same. Only once a size is
+//! adopted, a smaller unit counts as another one.
+//! Needs from callers: an adopted size was read from this unit, by this driver or by another path to the unit.
+
+use super::attach::check_size;
+use super::{Iscsi, LOGIN_TIME, Shared};
+use crate::driver::space::{Space, sized_at_target};
+use crate::error::{Error, ErrorKind, Result};
+use blk::id::{SECTOR_SHIFT, Sector};
+
+impl Space for Iscsi {
+    fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
+        if bytes.is_some() {
+            return Some(Err(sized_at_target("a logical unit")));
+        }
+        Some(self.shared.measure().map_err(|e| e.within(&self.shared.target.to_string())))
+    }
+
+    fn adopt(&self, capacity: Sector) {
+        self.disk.set_blocks(self.shared.adopt(capacity));
+    }
+}
+
+impl Shared {
+    /// Reads the size of the unit in a session of its own.
+    fn measure(&self) -> Result<Sector> {
+        if self.is_nameless {
+            let text = "it has no identity (VPD page 0x83 or 0x80) to verify: it keeps its size";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let _alone = self.alone_to_check(LOGIN_TIME)?;
+        let mut line = self.dial_to_check(LOGIN_TIME, self.watch.over())?;
+        let unit = self.is_still_there(&mut line)?;
+        line.log_out();
+        check_size(self.target.lun, &unit)?;
+        Ok(Sector((unit.blocks * u64::from(unit.block_size)) >> SECTOR_SHIFT))
+    }
+
+    /// From now on, a smaller unit is another one. Returns the blocks of this size.
+    fn adopt(&self, capacity: Sector) -> u64 {
+        let mut unit = self.unit.write();
+        unit.blocks = (capacity.0 << SECTOR_SHIFT) / u64::from(unit.block_size);
+        unit.blocks
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The size of a multipath disk whose logical unit has grown. The targets are scripted, so that each path reports a size of its own.
+
+use crate::common;
+
+use blk::bio::OpFlags;
+use blk::driver::Driver;
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use common::paths::{active, open_disk};
+use common::scripted::Scripted;
+use common::{DriverFixture, until};
+use host::driver::HostDriver;
+use host::driver::multipath::Multipath;
+use host::error::{ErrorKind, Result};
+use std::sync::Arc;
+
+const OPTIONS: &str = "path_grouping_policy=multibus,polling_interval=1,max_polling_interval=1";
+/// Number of the session that checks a path and reads its size.
+const CHECK_SESSION: u16 = u16::MAX;
+
+fn targets() -> [Scripted; 2] {
+    [Scripted::new(|_, _| false), Scripted::new(|_, _| false)]
+}
+
+/// Makes a disk of these paths. Each has passed a check, so that later checks can fail it.
+fn disk_of(targets: &[Scripted; 2]) -> (DriverFixture, Arc<Multipath>) {
+    let (fixture, disk) = open_disk(OPTIONS, &targets.each_ref().map(|target| target.url("?sessions=1")));
+    until(|| disk.health().iter().all(|path| path.passes > 0));
+    (fixture, disk)
+}
+
+fn double(target: &Scripted) {
+    target.unit.lock().unwrap().blocks *= 2;
+}
+
+fn halve(target: &Scripted) {
+    target.unit.lock().unwrap().blocks /= 2;
+}
+
+/// Adopts the size that the paths report.
+fn resize(disk: &Multipath) -> Result<Sector> {
+    let size = disk.space().resize(None, false).unwrap()?;
+    disk.space().adopt(size);
+    Ok(size)
+}
+
+fn sessions_up(disk: &Multipath) -> u64 {
+    disk.path().connections().unwrap().up
+}
+
+fn all_used(disk: &Multipath) -> bool {
+    active(disk) == 2 && sessions_up(disk) == 2
+}
+
+/// Whether a path waits for its logical unit to be back.
+fn is_refused(disk: &Multipath) -> bool {
+    disk.path().troubles().iter().any(|t| t.contains("requests are not sent to another disk"))
+}
+
+#[test]
+fn a_multipath_disk_grows_once_all_paths_have() {
+    let targets = targets();
+    let (_fixture, disk) = disk_of(&targets);
+    let (before, doubled) = (disk.capacity(), Sector(disk.capacity().0 * 2));
+    let e = disk.space().resize(Some(1 << 20), false).unwrap().unwrap_err();
+    assert!(e.kind() == ErrorKind::Usage && e.to_string().contains("resize it at its target"), "{e}");
+    double(&targets[0]);
+    let e = resize(&disk).unwrap_err().to_string();
+    assert!(e.contains("the disk keeps its size; try again when all paths have the same"), "{e}");
+    assert_eq!(disk.capacity(), before);
+    double(&targets[1]);
+    assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
+}
+
+/// Cause: a path took over the size that it had read, although the other path had another size. Effect: after the target had undone the
+/// growth, the path counted as another disk. Fix: a path adopts a size only together with its disk.
+#[test]
+fn growth_that_one_path_has_reported_can_be_undone() {
+    let targets = targets();
+    let (mut fixture, disk) = disk_of(&targets);
+    let before = disk.capacity();
+    double(&targets[0]);
+    assert_eq!(resize(&disk).unwrap_err().kind(), ErrorKind::Usage);
+    halve(&targets[0]);
+    targets[0].cut();
+    until(|| disk.path().connections().unwrap().losses > 0);
+    until(|| all_used(&disk));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!((resize(&disk).unwrap(), disk.capacity()), (before, before));
+}
+
+/// Cause: only the paths that could be asked got the new size. Effect: a path that came back with the old size was used beyond its end.
+/// Fix: all paths adopt the size of their disk.
+#[test]
+fn path_that_was_down_needs_the_size_that_was_adopted() {
+    let targets = targets();
+    let (mut fixture, disk) = disk_of(&targets);
+    let doubled = Sector(disk.capacity().0 * 2);
+    targets[1].refuses.lock().unwrap().extend([0, CHECK_SESSION]);
+    targets[1].cut();
+    until(|| sessions_up(&disk) == 1);
+    double(&targets[0]);
+    assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
+    // It is back, but its unit still has the old size.
+    targets[1].refuses.lock().unwrap().clear();
+    until(|| is_refused(&disk) && active(&disk) == 1);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    double(&targets[1]);
+    until(|| all_used(&disk));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(resize(&disk).unwrap(), doubled);
+}
