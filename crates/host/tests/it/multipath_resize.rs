@@ -23,9 +23,13 @@ fn targets() -> [Scripted; 2] {
     [Scripted::new(|_, _| false), Scripted::new(|_, _| false)]
 }
 
+fn urls(targets: &[Scripted; 2]) -> [String; 2] {
+    targets.each_ref().map(|target| target.url("?sessions=1"))
+}
+
 /// Makes a disk of these paths. Each has passed a check, so that later checks can fail it.
 fn disk_of(targets: &[Scripted; 2]) -> (DriverFixture, Arc<Multipath>) {
-    let (fixture, disk) = open_disk(OPTIONS, &targets.each_ref().map(|target| target.url("?sessions=1")));
+    let (fixture, disk) = open_disk(OPTIONS, &urls(targets));
     until(|| disk.health().iter().all(|path| path.passes > 0));
     (fixture, disk)
 }
@@ -110,4 +114,27 @@ fn path_that_was_down_needs_the_size_that_was_adopted() {
     until(|| all_used(&disk));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(resize(&disk).unwrap(), doubled);
+}
+
+/// Cause: a path kept the larger size with which it was opened. Effect: if it was the first path, the disk was not opened; if it was opened
+/// late, and the target then undid the growth, it counted as another disk. Fix: the disk has the smallest size, and so have its paths.
+#[test]
+fn path_that_is_opened_larger_gets_the_size_of_its_disk() {
+    for (larger, is_late) in [(0, false), (1, false), (1, true)] {
+        let targets = targets();
+        double(&targets[larger]);
+        if is_late {
+            targets[larger].refuses.lock().unwrap().push(0);
+        }
+        let (mut fixture, disk) = open_disk(OPTIONS, &urls(&targets));
+        targets[larger].refuses.lock().unwrap().clear();
+        let before = disk.capacity();
+        until(|| all_used(&disk));
+        halve(&targets[larger]);
+        targets[larger].cut();
+        until(|| disk.path().connections().unwrap().losses > 0);
+        until(|| all_used(&disk));
+        assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!((resize(&disk).unwrap(), disk.capacity()), (before, before), "path {larger}, late: {is_late}");
+    }
 }

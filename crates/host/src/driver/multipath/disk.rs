@@ -135,7 +135,10 @@ impl Multipath {
             let failed = paths.iter().zip(opened).filter_map(|(path, o)| Some((path.name.as_str(), o.err()?)));
             return Err(none_opened(failed.collect()));
         };
-        let common = Common { limits: path::strictest(opened.iter().flatten()), ..Common::of(first.as_ref()) };
+        // Some of the paths may not show yet that the logical unit has grown.
+        let capacity = opened.iter().flatten().map(|d| d.capacity()).min().unwrap_or_default();
+        let limits = path::strictest(opened.iter().flatten());
+        let common = Common { limits, capacity, ..Common::of(first.as_ref()) };
         if common.identity.as_deref() == Some("") {
             let text =
                 "the disk has no identity (no VPD page 0x83 or 0x80): it is unknown whether its paths lead to one disk";

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a path whose driver is missing, was not started, or leads to another disk carries no requests. It fails each
 //! with a path error, so that another path retries it. A driver is admitted only if its size, blocks, limits and identity
-//! match the disk's. Its size may be larger if it has an identity.
+//! match the disk's. Its size may be larger if it has an identity; it then adopts the disk's.
 //! A disk starts if one of its paths does.
 //! Does not check whether the path works (`check`), and does not decide when it is reinstated (`watch`).
 
@@ -40,7 +40,7 @@ impl Common {
         if its.identity != self.identity {
             return Err(format!("it is {}, the disk is {}: it leads to another disk", name(&its), name(self)));
         }
-        // One that has grown has its identity still; only the disk's size is used.
+        // A unit that has grown still has its identity.
         let has_grown = self.identity.is_some() && its.capacity > self.capacity;
         if its.capacity != self.capacity && !has_grown {
             let (its, ours) = (its.capacity.0, self.capacity.0);
@@ -111,7 +111,10 @@ impl PathDriver {
         hctx_waits: Arc<PerHctx<HctxWaits>>,
     ) -> PathDriver {
         let place = OnceLock::new();
-        let _ = inner.map(|driver| place.set(driver));
+        if let Some(driver) = inner {
+            driver.space().adopt(common.capacity);
+            let _ = place.set(driver);
+        }
         let (usable, started) = (AtomicBool::new(false), Mutex::new(None));
         PathDriver {
             number,
@@ -134,7 +137,9 @@ impl PathDriver {
 
     /// Takes over the size of the disk, also in its driver, if it has one.
     pub(super) fn adopt(&self, capacity: Sector) {
-        self.common.lock().capacity = capacity;
+        // Held until the driver has the size, too: see `revive`.
+        let mut common = self.common.lock();
+        common.capacity = capacity;
         if let Some(driver) = self.inner() {
             driver.space().adopt(capacity);
         }
@@ -177,7 +182,10 @@ impl PathDriver {
     /// Why the path cannot be started.
     pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
         if let Some(driver) = driver {
-            self.common.lock().admit(driver.as_ref())?;
+            // Held until `inner` is set, so that no change of the size misses this driver.
+            let common = self.common.lock();
+            common.admit(driver.as_ref())?;
+            driver.space().adopt(common.capacity);
             let _ = self.inner.set(driver);
         }
         let started = self.started.lock();
