@@ -127,6 +127,8 @@ struct Shared {
     initiator: Initiator,
     /// As it was opened, or its size was adopted.
     unit: parking_lot::RwLock<Unit>,
+    /// Blocks of the unit when its identity and size were last read.
+    seen_blocks: AtomicU64,
     queues: PerHctx<Queue>,
     regions: Arc<Regions>,
     watch: Arc<Watch>,
@@ -240,8 +242,10 @@ impl Shared {
         Ok(unit)
     }
 
-    /// Returns how `now` differs, if it is not the same unit.
+    /// Returns how `now`, as it was just read, differs, if it is not the same unit.
     fn change_to(&self, now: &Unit) -> Option<String> {
+        // Relaxed: `adopt` reads it after it has had the lock of `unit`, which is taken below.
+        self.seen_blocks.store(now.blocks, Ordering::Relaxed);
         let unit = self.unit.read();
         (!unit.is_still(now)).then(|| unit.change_to(now))
     }
@@ -362,6 +366,7 @@ impl Iscsi {
         let shared = Arc::new(Shared {
             target: target_of,
             initiator,
+            seen_blocks: AtomicU64::new(unit.blocks),
             unit: parking_lot::RwLock::new(unit),
             queues,
             regions,

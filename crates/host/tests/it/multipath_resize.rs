@@ -116,6 +116,24 @@ fn path_that_was_down_needs_the_size_that_was_adopted() {
     assert_eq!(resize(&disk).unwrap(), doubled);
 }
 
+/// The path's session is up, but no other one can be made to ask for the size.
+#[test]
+fn session_that_has_not_read_the_new_size_is_made_anew() {
+    let targets = targets();
+    let (mut fixture, disk) = disk_of(&targets);
+    let doubled = Sector(disk.capacity().0 * 2);
+    targets[1].refuses.lock().unwrap().push(CHECK_SESSION);
+    double(&targets[0]);
+    assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
+    until(|| is_refused(&disk));
+    targets[1].refuses.lock().unwrap().clear();
+    until(|| active(&disk) == 1);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    double(&targets[1]);
+    until(|| all_used(&disk));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+}
+
 /// Cause: a path kept the larger size with which it was opened. Effect: if it was the first path, the disk was not opened; if it was opened
 /// late, and the target then undid the growth, it counted as another disk. Fix: the disk has the smallest size, and so have its paths.
 #[test]

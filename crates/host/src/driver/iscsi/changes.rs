@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct UnitChanges(AtomicU64);
 
 impl UnitChanges {
-    /// Notes a report that the unit may have changed, or a check that found another unit.
+    /// Notes a report that the unit may have changed, a check that found another unit, or a size that the driver has not read.
     #[cold]
     pub(super) fn note(&self) {
         // Relaxed: it orders no other data. A thread that learns of the change does so under the lock of the session that

@@ -2,7 +2,8 @@
 //! The size of a disk whose logical unit has grown.
 //!
 //! Guarantees: reading the size changes nothing: if the target undoes the growth, the unit is still the same. Only once a size is
-//! adopted, a smaller unit counts as another one.
+//! adopted, a smaller unit counts as another one. A session is kept only if the driver has read that size. Otherwise it is made anew, and
+//! reads the size before it carries requests.
 //! Needs from callers: an adopted size was read from this unit, by this driver or by another path to the unit.
 
 use super::attach::check_size;
@@ -10,6 +11,7 @@ use super::{Iscsi, LOGIN_TIME, Shared};
 use crate::driver::space::{Space, sized_at_target};
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
+use std::sync::atomic::Ordering;
 
 impl Space for Iscsi {
     fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
@@ -41,8 +43,16 @@ impl Shared {
 
     /// From now on, a smaller unit is another one. Returns the blocks of this size.
     fn adopt(&self, capacity: Sector) -> u64 {
-        let mut unit = self.unit.write();
-        unit.blocks = (capacity.0 << SECTOR_SHIFT) / u64::from(unit.block_size);
-        unit.blocks
+        let blocks = {
+            let mut unit = self.unit.write();
+            unit.blocks = (capacity.0 << SECTOR_SHIFT) / u64::from(unit.block_size);
+            unit.blocks
+        };
+        if self.seen_blocks.load(Ordering::Relaxed) < blocks {
+            self.changes.note();
+            let why = "the disk has a new size, which this path has not read yet";
+            self.queues.iter().for_each(|q| q.drop_session(why));
+        }
+        blocks
     }
 }
