@@ -169,6 +169,9 @@ impl Rbd {
             self.first.resize(bytes).map_err(within)?;
         }
         let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
+        if sectors == 0 {
+            return Err(within(Error::usage("it is empty now: the disk keeps its size")));
+        }
         check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
         Ok(Sector(sectors))
     }
