@@ -249,7 +249,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("remove_retries", Sections::DEFAULTS, NUMBER, MAPPER),
     idle("max_sectors_kb", Sections::ALL, NUMBER, Some("max_sectors is a setting of the block layer")),
     idle("ghost_delay", Sections::ALL, Kind::Text, MAPPER),
-    idle("auto_resize", Sections::DEFAULTS, Kind::Text, Some("a path with another size is taken as another disk")),
+    idle("auto_resize", Sections::DEFAULTS, Kind::Text, Some("mqblk ctl resize adopts a new size")),
     idle("enable_foreign", Sections::DEFAULTS, Kind::Text, MAPPER),
     idle("recheck_wwid", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, Some("it is checked always")),
 ];
