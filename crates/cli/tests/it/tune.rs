@@ -10,6 +10,8 @@ const JOB: &str = "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\
 /// 2 ms per I/O, so that the machine's own speed matters little and the depth decides.
 const SLOW: &str = "model:size=1g,lat_us=2000,parallel=64";
 const SHORT: [&str; 4] = ["--runtime", "100ms", "--seed", "1"];
+/// More than these searches need, and too little for the probes of the device, which take some seconds.
+const BUDGET: &str = "70s";
 
 fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["tune", "j.fio", "--target", target, "--maximize", "a.iops"], more, &SHORT].concat()
@@ -21,7 +23,7 @@ fn a_starving_queue_depth_is_found_confirmed_and_explained() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
     let search = ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,64"];
-    let form = ["--budget", "40s", "--results", "r.jsonl", "--print", "sysfs,toml,qemu", "--apply", "best.toml"];
+    let form = ["--budget", BUDGET, "--results", "r.jsonl", "--print", "sysfs,toml,qemu", "--apply", "best.toml"];
     let done = dir.mqblk(&tune(SLOW, &[&search[..], &form].concat())).exits(0);
     done.prints(&[
         "queue_depth=64 is better than the default: a.iops +",
@@ -42,7 +44,7 @@ fn a_starving_queue_depth_is_found_confirmed_and_explained() {
     let ratio = result.against_default.unwrap().ratio.unwrap().ratio;
     assert!(ratio > 3.0, "32 in flight instead of 4: {ratio}");
     // A finished search is reported again without a run.
-    let again = [&search[..], &["--budget", "40s", "--resume", "r.jsonl", "--json"]].concat();
+    let again = [&search[..], &["--budget", BUDGET, "--resume", "r.jsonl", "--json"]].concat();
     let v = dir.mqblk(&tune(SLOW, &again)).exits(0).json();
     assert_eq!(
         (v["result"]["winner"]["queue_depth"].as_str(), number(&v, "/result/runs")),
@@ -54,7 +56,7 @@ fn a_starving_queue_depth_is_found_confirmed_and_explained() {
 fn killed_it_is_gone_on_with_and_another_s_file_is_refused() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
-    let search = ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=8", "--budget", "40s"];
+    let search = ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=8", "--budget", BUDGET];
     let first = tune(SLOW, &[&search[..], &["--results", "r", "--eta=always"]].concat());
     let started = dir.start(&first, "confirming");
     started.signal("KILL");
@@ -76,7 +78,7 @@ fn killed_it_is_gone_on_with_and_another_s_file_is_refused() {
 fn ctrl_c_says_how_to_go_on() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
-    let args = tune(SLOW, &["--knob", "queue_depth=8", "--budget", "40s", "--results", "r", "--eta=always"]);
+    let args = tune(SLOW, &["--knob", "queue_depth=8", "--budget", BUDGET, "--results", "r", "--eta=always"]);
     let started = dir.start(&args, "first run of the default");
     started.signal("INT");
     started.ends().exits(130).says(&["interrupted; resume with: mqblk tune j.fio ", " --resume r\n"]);
@@ -112,10 +114,11 @@ fn how_paths_are_used_is_searched_and_stands_in_the_target() {
     dir.file("j.fio", JOB);
     let path = "model:size=1g,lat_us=2000,parallel=4";
     let target = format!("multipath:{path}+{path}+{path}+{path}");
-    let search =
-        ["--knob", "path_grouping_policy", "--knob", "path_selector=queue-length", "--budget", "40s", "--results", "r"];
-    let form = ["--json", "--print", "toml,sysfs"];
-    let v = dir.mqblk(&tune(&target, &[&search[..], &form].concat())).exits(0).json();
+    // So large that the search ends by itself, also on a busy machine: one that uses up its budget finds less, or nothing.
+    let budget = ["--budget", "5m"];
+    let search = ["--knob", "path_grouping_policy", "--knob", "path_selector=queue-length"];
+    let form = ["--results", "r", "--json", "--print", "toml,sysfs"];
+    let v = dir.mqblk(&tune(&target, &[&search[..], &budget, &form].concat())).exits(0).json();
     assert_eq!(v["result"]["winner"]["path_grouping_policy"], "multibus", "{v:#}");
     assert!(number(&v, "/result/against_default/ratio/ratio") > 2.0);
     let toml = v["forms"]["toml"].as_str().unwrap();
