@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, Done, KeepGoing, NbdClient, Started};
+use common::{Daemon, Dir, Done, KeepGoing, NbdClient};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -23,51 +23,15 @@ const NBD_OF_A: &str =
 const DISK_B: &str = "[[disk]]\nname = \"b\"\ntarget = \"ram:size=16m\"\n\
      [[export]]\nname = \"b.n\"\ndisk = \"b\"\ntype = \"nbd\"\nsocket = \"nbd.sock\"\nexport_name = \"b\"\n";
 
-struct Daemon {
-    dir: Dir,
-    started: Started,
+/// Starts a daemon beside an image, `a.img`.
+fn start(test: &str, config: &str) -> Daemon {
+    let dir = Dir::new(test);
+    File::create(dir.path("a.img")).unwrap().set_len(32 << 20).unwrap();
+    dir.file("serve.toml", config);
+    Daemon::start(dir, &[])
 }
 
 impl Daemon {
-    fn start(test: &str, config: &str) -> Daemon {
-        let dir = Dir::new(test);
-        File::create(dir.path("a.img")).unwrap().set_len(32 << 20).unwrap();
-        dir.file("serve.toml", config);
-        let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
-        Daemon { dir, started }
-    }
-
-    fn ctl(&self, args: &[&str]) -> Done {
-        self.dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat())
-    }
-
-    /// Runs a command that must succeed. Returns its output.
-    #[track_caller]
-    fn done(&self, args: &[&str]) -> String {
-        self.ctl(args).exits(0).out
-    }
-
-    fn json(&self, what: &str) -> Value {
-        serde_json::from_str(&self.done(&[what, "--json"])).unwrap()
-    }
-
-    #[track_caller]
-    fn refused(&self, args: &[&str], text: &str) {
-        let before = self.list_without_clients();
-        let done = self.ctl(args).exits(2);
-        assert!(done.err.contains(text), "'{text}' is missing in {done:?}");
-        assert_eq!(self.list_without_clients(), before, "nothing was done");
-    }
-
-    /// Clients that have ended leave a little later.
-    fn list_without_clients(&self) -> Value {
-        let mut list = self.json("list");
-        for export in list["exports"].as_array_mut().unwrap() {
-            export.as_object_mut().unwrap().remove("connected");
-        }
-        list
-    }
-
     fn nbdinfo(&self, export: &str) -> Done {
         let uri = format!("nbd+unix:///{export}?socket={}", self.dir.path("nbd.sock").display());
         self.dir.program("nbdinfo", &["--size", &uri])
@@ -96,18 +60,11 @@ impl Daemon {
             result
         })
     }
-
-    fn ends(self) {
-        self.done(&["shutdown"]);
-        self.started.ends().exits(0);
-        let left: Vec<_> = self.dir.list().into_iter().filter(|f| f.ends_with(".sock")).collect();
-        assert_eq!(left, [""; 0], "no socket is left");
-    }
 }
 
 #[test]
 fn disks_and_exports_come_and_go_under_the_load_of_another() {
-    let d = Daemon::start("ctl", DISK_A);
+    let d = start("ctl", DISK_A);
     d.under_load(|| {
         d.dir.file("more.toml", &[NBD_OF_A, DISK_B].concat());
         let said = d.done(&["add", "more.toml"]);
@@ -138,7 +95,7 @@ fn disks_and_exports_come_and_go_under_the_load_of_another() {
 
 #[test]
 fn a_reload_does_what_differs_and_nothing_else() {
-    let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());
+    let d = start("ctl", &[DISK_A, NBD_OF_A].concat());
     let uri = format!("nbd+unix:///a?socket={}", d.dir.path("nbd.sock").display());
     d.under_load(|| {
         assert_eq!(d.done(&["reload"]), "nothing has changed\n");
@@ -180,7 +137,7 @@ fn a_reload_does_what_differs_and_nothing_else() {
 
 #[test]
 fn queues_move_settings_change_and_sizes_grow_under_load() {
-    let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());
+    let d = start("ctl", &[DISK_A, NBD_OF_A].concat());
     let on = |list: &Value| list["exports"][0]["iothreads"].clone();
     d.under_load(|| {
         d.done(&["move", "a.v", "1", "io0"]);
@@ -236,7 +193,7 @@ fn queues_move_settings_change_and_sizes_grow_under_load() {
 
 #[test]
 fn bad_requests_to_the_socket_are_answered_or_dropped() {
-    let d = Daemon::start("ctl", DISK_A);
+    let d = start("ctl", DISK_A);
     let ask = |lines: &[u8]| {
         let mut client = UnixStream::connect(d.dir.path("ctl.sock")).unwrap();
         client.write_all(lines).unwrap();
@@ -271,7 +228,7 @@ fn a_busy_queue_goes_to_an_iothread_that_has_time() {
             "[[export]]\nname = \"{name}\"\ndisk = \"{name}\"\ntype = \"vhost-user-blk\"\nsocket = \"{name}.sock\"\nnum_queues = 1\n"
         );
     }
-    let d = Daemon::start("balance", &config);
+    let d = start("balance", &config);
     let threads = |name: usize| d.json("list")["exports"][name]["iothreads"][0].clone();
     assert_eq!((threads(0), threads(2)), (json!("io0"), json!("io0")));
     let over = std::sync::atomic::AtomicBool::new(false);
@@ -325,8 +282,7 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
         let config = fs::read_to_string(dir.path("serve.toml")).unwrap_or_default() + &text;
         dir.file("serve.toml", &config);
     }
-    let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
-    let d = Daemon { dir, started };
+    let d = Daemon::start(dir, &[]);
     let uri = |name: &str| format!("nbd+unix:///{name}?socket={}", d.dir.path("nbd.sock").display());
     let write =
         |name: &str| d.dir.program("qemu-io", &["-f", "raw", "-c", "write -P 7 0 8m", "-c", "flush", &uri(name)]);
@@ -356,7 +312,7 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
 /// Once, a data file whose path was given for a socket was replaced by the socket.
 #[test]
 fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
-    let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());
+    let d = start("ctl", &[DISK_A, NBD_OF_A].concat());
     File::create(d.dir.path("precious.img")).unwrap().set_len(1 << 20).unwrap();
     for flag in [["--control", "precious.img"], ["--metrics", "unix:precious.img"]] {
         let args = [&["serve", "ram:size=1m", "--socket-dir", "/tmp", "--control", "other.sock"][..], &flag].concat();

@@ -4,7 +4,7 @@
 use crate::common;
 use crate::serve_metrics::get;
 
-use common::{Dir, Done, Started};
+use common::{Daemon, Dir, Done};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -46,24 +46,14 @@ for step in sys.argv[2].split(';'):
 const NBD: &str = "[[disk]]\nname = \"a\"\ntarget = \"ram:size=16m\"\n\
      [[export]]\nname = \"a.n\"\ndisk = \"a\"\ntype = \"nbd\"\nsocket = \"nbd.sock\"\nexport_name = \"a\"\n";
 
-struct Daemon {
-    dir: Dir,
-    started: Started,
+/// Starts a daemon with this configuration and with metrics.
+fn start(config: &str) -> Daemon {
+    let dir = Dir::new("inject");
+    dir.file("serve.toml", config);
+    Daemon::start(dir, &["--metrics", "127.0.0.1:0"])
 }
 
 impl Daemon {
-    fn start(config: &str) -> Daemon {
-        let dir = Dir::new("inject");
-        dir.file("serve.toml", config);
-        let args = ["serve", "serve.toml", "--control", "ctl.sock", "--metrics", "127.0.0.1:0"];
-        let started = dir.start(&args, "serving on");
-        Daemon { dir, started }
-    }
-
-    fn ctl(&self, args: &[&str]) -> Done {
-        self.dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat())
-    }
-
     /// Runs `ctl inject a` with these flags. Returns its output.
     #[track_caller]
     fn inject(&self, flags: &str) -> String {
@@ -73,8 +63,7 @@ impl Daemon {
 
     /// Returns the disk of `ctl list`.
     fn disk(&self) -> Value {
-        let list: Value = serde_json::from_str(&self.ctl(&["list", "--json"]).exits(0).out).unwrap();
-        list["disks"][0].clone()
+        self.json("list")["disks"][0].clone()
     }
 
     /// Runs [`SESSION`] over NBD.
@@ -104,16 +93,11 @@ impl Daemon {
         let line = page.lines().find_map(|l| l.strip_prefix(series)).unwrap_or_else(|| panic!("no {series} in {page}"));
         line.trim().to_owned()
     }
-
-    fn ends(self) -> Done {
-        self.started.signal("TERM");
-        self.started.ends().exits(0)
-    }
 }
 
 #[test]
 fn errors_hit_the_requests_that_their_rule_names() {
-    let mut d = Daemon::start(NBD);
+    let mut d = start(NBD);
     let added = d.inject("--error medium --op write,write-zeroes --sector 8+8 --count 3");
     assert_eq!(added, "disk 'a': added rule 1 (error=medium op=write,write-zeroes sector=8+8 count=3)\n");
     let steps = "write 4096 4096;write 0 4096;read 4096 4096;write 0 8192;zero 4608 512;write 4096 4096;flush 0 0";
@@ -148,7 +132,7 @@ fn errors_hit_the_requests_that_their_rule_names() {
 
 #[test]
 fn a_seed_repeats_which_requests_fail() {
-    let d = Daemon::start(NBD);
+    let d = start(NBD);
     let steps = ["read 0 512"; 100].join(";");
     let with = |seed: &str| {
         d.inject(&format!("--error --probability 0.5 --seed {seed}"));
@@ -165,7 +149,7 @@ fn a_seed_repeats_which_requests_fail() {
 
 #[test]
 fn rules_end_with_their_disk_and_bad_ones_are_rejected() {
-    let d = Daemon::start(NBD);
+    let d = start(NBD);
     for (flags, text) in [
         ("--error --sector 32768", "must be within the 32768 sectors of the disk"),
         ("--error --probability 2", "probability=2: must be above 0 and at most 1"),
@@ -197,7 +181,7 @@ fn rules_end_with_their_disk_and_bad_ones_are_rejected() {
 
 #[test]
 fn a_delayed_request_waits_for_its_rule_and_no_other_waits() {
-    let d = Daemon::start(NBD);
+    let d = start(NBD);
     d.inject("--delay 1ms");
     assert_eq!(d.session("read 0 512;write 0 4096;flush 0 0;zero 0 512"), ["ok"; 4]);
     d.inject("--remove all");
@@ -232,7 +216,7 @@ fn a_delayed_request_waits_for_its_rule_and_no_other_waits() {
 
 #[test]
 fn a_torn_write_leaves_its_first_blocks_and_an_error() {
-    let d = Daemon::start(NBD);
+    let d = start(NBD);
     let mut lengths = Vec::new();
     for (seed, sector) in [(3, 0), (3, 2048), (4, 4096)] {
         d.inject(&format!("--torn --seed {seed} --sector {sector}+256"));
@@ -261,8 +245,7 @@ fn every_export_of_a_striped_disk_reports_injected_errors() {
          [[export]]\nname = \"a.f\"\ndisk = \"a\"\ntype = \"fuse\"\nmountpoint = \"mount\"\n";
     let dir = Dir::new("inject");
     dir.file("serve.toml", config).file("mount", "");
-    let args = ["serve", "serve.toml", "--control", "ctl.sock", "--metrics", "127.0.0.1:0"];
-    let d = Daemon { started: dir.start(&args, "serving on"), dir };
+    let d = Daemon::start(dir, &[]);
     // The sector is one of the disk: it is in the second chunk, and so on the second target.
     d.inject("--error --op write --sector 128+8");
     assert_eq!(d.session("write 65536 4096;write 0 4096"), ["EIO", "ok"]);

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, KeepGoing, NbdClient, Started};
+use common::{Daemon, Dir, KeepGoing, NbdClient};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -56,32 +56,21 @@ type = "nbd"
 socket = "other.sock"
 "#;
 
-struct Daemon {
-    dir: Dir,
-    started: Started,
+/// Starts a daemon beside its images.
+fn start() -> Daemon {
+    let dir = Dir::new("serve-paths");
+    for image in ["a.img", "linked.img", "s0.img", "s1.img", "m.img", "new.img"] {
+        File::create(dir.path(image)).unwrap().set_len(16 << 20).unwrap();
+    }
+    symlink("linked.img", dir.path("link.img")).unwrap();
+    dir.file("serve.toml", CONFIG);
+    Daemon::start(dir, &["--metrics=unix:m.sock"])
 }
 
 impl Daemon {
-    fn start() -> Daemon {
-        let dir = Dir::new("serve-paths");
-        for image in ["a.img", "linked.img", "s0.img", "s1.img", "m.img", "new.img"] {
-            File::create(dir.path(image)).unwrap().set_len(16 << 20).unwrap();
-        }
-        symlink("linked.img", dir.path("link.img")).unwrap();
-        dir.file("serve.toml", CONFIG);
-        let arguments = ["serve", "serve.toml", "--control=ctl.sock", "--metrics=unix:m.sock"];
-        let started = dir.start(&arguments, "serving");
-        Daemon { dir, started }
-    }
-
-    #[track_caller]
-    fn ctl(&self, args: &[&str]) -> String {
-        self.dir.mqblk(&[&["ctl", "--control=ctl.sock"], args].concat()).exits(0).out
-    }
-
     /// Returns the troubles of a disk, as of the last check of its paths.
     fn troubles(&self, disk: &str) -> String {
-        let list: Value = serde_json::from_str(&self.ctl(&["list", "--json"])).unwrap();
+        let list = self.json("list");
         let found = list["disks"].as_array().unwrap().iter().find(|d| d["name"] == disk).unwrap();
         let all: Vec<&str> = found["troubles"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         all.join("; ")
@@ -124,17 +113,17 @@ impl Daemon {
 /// Once, writes went to a file without a name, a reload said that nothing had changed, and there was no trouble.
 #[test]
 fn images_that_are_removed_or_replaced_are_told() {
-    let d = Daemon::start();
-    assert_eq!(d.ctl(&["reload"]), "nothing has changed\n");
+    let d = start();
+    assert_eq!(d.done(&["reload"]), "nothing has changed\n");
     d.shows("mqblk_disk_image_gone{disk=\"a\"} 0");
     d.shows("mqblk_disk_image_gone{disk=\"memory\"} 0");
 
     // Written, resized, renamed and renamed back.
     d.dir.program("nbdcopy", &["--flush", "new.img", &d.uri("linked")]).exits(0);
-    d.ctl(&["resize", "a", "32m"]);
+    d.done(&["resize", "a", "32m"]);
     d.rename("s0.img", "away.img");
     d.rename("away.img", "s0.img");
-    assert_eq!(d.ctl(&["reload"]), "nothing has changed\n");
+    assert_eq!(d.done(&["reload"]), "nothing has changed\n");
     assert_eq!(["a", "linked", "wide", "paths"].map(|disk| d.troubles(disk)), [""; 4]);
 
     d.remove("a.img");
@@ -143,7 +132,7 @@ fn images_that_are_removed_or_replaced_are_told() {
     File::create(d.dir.path("next")).unwrap().set_len(16 << 20).unwrap();
     d.rename("next", "s1.img");
     d.rename("m.img", "away.img");
-    let said = d.ctl(&["reload"]);
+    let said = d.done(&["reload"]);
     let lines: Vec<&str> = said.lines().collect();
     let removed = "was removed or renamed: the disk still uses the file that was opened there";
     let replaced = "names another file now: the disk still uses the file that was opened there";
@@ -161,13 +150,12 @@ fn images_that_are_removed_or_replaced_are_told() {
         assert!(d.troubles(disk).contains(what), "{disk}");
         d.shows(&format!("mqblk_disk_image_gone{{disk=\"{disk}\"}} 1"));
     }
-    assert!(d.ctl(&["list"]).contains(&format!("  image 'a.img' {removed}")));
+    assert!(d.done(&["list"]).contains(&format!("  image 'a.img' {removed}")));
 
     d.rename("away.img", "m.img");
-    assert_eq!(d.ctl(&["reload"]).lines().count(), 3, "that file is back");
+    assert_eq!(d.done(&["reload"]).lines().count(), 3, "that file is back");
     assert_eq!(d.troubles("paths"), "");
-    d.ctl(&["shutdown"]);
-    let done = d.started.ends().exits(0);
+    let done = d.ends();
     assert_eq!(
         done.err.matches("image 'a.img' was removed or renamed: the disk").count(),
         1,
@@ -179,7 +167,7 @@ fn images_that_are_removed_or_replaced_are_told() {
 /// Once, no client could connect any more, and nothing told so. Clients that are connected stay.
 #[test]
 fn sockets_that_are_removed_or_replaced_are_made_anew() {
-    let mut d = Daemon::start();
+    let mut d = start();
     d.shows("mqblk_export_gone{export=\"a.n\",type=\"nbd\",disk=\"a\"} 0");
     let client = NbdClient::connect(&d.uri("a"));
     let nbd = "NBD server at n.sock listens again at 'n.sock', which no longer named its socket\n";
@@ -198,12 +186,12 @@ fn sockets_that_are_removed_or_replaced_are_made_anew() {
         // Before the reload.
         d.shows("mqblk_export_gone{export=\"a.v\",type=\"vhost-user-blk\",disk=\"a\"} 1");
         d.shows("mqblk_export_gone{export=\"linked.n\",type=\"nbd\",disk=\"linked\"} 1");
-        let list = d.ctl(&["list"]);
+        let list = d.done(&["list"]);
         assert_eq!(list.matches("GONE: socket 'n.sock' was removed, so clients cannot connect").count(), 2, "{list}");
         assert_eq!(list.matches("GONE: socket 'v.sock' was removed, so clients cannot connect").count(), 1, "{list}");
-        assert_eq!(d.ctl(&["reload"]), [nbd, vhost].concat());
-        assert!(!d.ctl(&["list"]).contains("GONE"));
-        assert_eq!(d.ctl(&["reload"]), "nothing has changed\n");
+        assert_eq!(d.done(&["reload"]), [nbd, vhost].concat());
+        assert!(!d.done(&["list"]).contains("GONE"));
+        assert_eq!(d.done(&["reload"]), "nothing has changed\n");
         drop(go);
         load.join().unwrap();
     });
@@ -215,18 +203,18 @@ fn sockets_that_are_removed_or_replaced_are_made_anew() {
     d.shows("mqblk_export_clients{export=\"a.v\",type=\"vhost-user-blk\",disk=\"a\"} 0");
     d.remove("v.sock");
     d.remove("n.sock");
-    assert_eq!(d.ctl(&["reload"]), [nbd, vhost].concat());
+    assert_eq!(d.done(&["reload"]), [nbd, vhost].concat());
     d.verify(&brief);
     d.dir.program("nbdinfo", &["--size", &d.uri("linked")]).exits(0);
 
     // Another program listens there, and ends.
     d.remove("n.sock");
     let other = UnixListener::bind(d.dir.path("n.sock")).unwrap();
-    let said = d.ctl(&["reload"]);
+    let said = d.done(&["reload"]);
     assert!(said.starts_with("failed: NBD server at n.sock: socket 'n.sock' is in use: stop its server"), "{said}");
-    assert!(d.ctl(&["list"]).contains("GONE: another file has replaced socket 'n.sock'"));
+    assert!(d.done(&["list"]).contains("GONE: another file has replaced socket 'n.sock'"));
     drop(other);
-    assert_eq!(d.ctl(&["reload"]), nbd);
+    assert_eq!(d.done(&["reload"]), nbd);
     d.dir.program("nbdinfo", &["--size", &d.uri("a")]).exits(0);
 
     // Its own sockets.
@@ -236,10 +224,7 @@ fn sockets_that_are_removed_or_replaced_are_made_anew() {
     d.started.signal("HUP");
     d.started.until("listens again at ctl.sock");
     d.started.until("listens again at unix:m.sock");
-    assert_eq!(d.ctl(&["reload"]), "nothing has changed\n");
+    assert_eq!(d.done(&["reload"]), "nothing has changed\n");
     d.shows("mqblk_export_gone{export=\"a.n\",type=\"nbd\",disk=\"a\"} 0");
-    d.ctl(&["shutdown"]);
-    d.started.ends().exits(0);
-    let left: Vec<_> = d.dir.list().into_iter().filter(|f| f.ends_with(".sock")).collect();
-    assert_eq!(left, [""; 0], "no socket is left");
+    d.ends();
 }

@@ -5,6 +5,9 @@
 #![allow(dead_code, reason = "shared by several test programs")]
 
 pub mod browser;
+mod daemon;
+
+pub use daemon::Daemon;
 
 use serde_json::Value;
 use std::fs;
