@@ -222,9 +222,11 @@ impl ServedDisk {
         }
     }
 
-    /// Returns the disk's counters; for several members the sums.
+    /// Returns the disk's counters; for several members the sums. I/Os that fault injection delays are in flight, too.
     pub fn stats(&self) -> DiskStats {
-        members::stats(&self.members)
+        let mut all = members::stats(&self.members);
+        all.in_flight += self.injection.delayed();
+        all
     }
 
     /// Returns the counters of the hardware queues; for several members one after the other.
@@ -333,13 +335,18 @@ impl ServedDisk {
     }
 
     /// As [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), for all targets; meanwhile, writes are not held for lack of
-    /// space. Returns whether each target can give up, or holds writes.
+    /// space, and fault injection delays no request. Returns whether each target can give up, or holds writes, or requests are delayed.
     pub(super) fn set_give_up(&self, give_up: bool) -> bool {
+        let delays = self.injection.delayed() > 0;
+        self.injection.set_give_up(give_up);
+        if give_up && delays {
+            self.wakeups.wake_all();
+        }
         // Relaxed: changed by one thread at a time, which changes the daemon.
         let holds = self.holds_on_enospc.load(Ordering::Relaxed);
         let give_up_one = |m: &Member| {
             m.queue.set_hold_on_enospc(holds && !give_up);
-            m.driver.path().set_give_up(give_up) | holds
+            m.driver.path().set_give_up(give_up) | holds | delays
         };
         self.members.iter().map(give_up_one).fold(true, |all, one| all & one)
     }

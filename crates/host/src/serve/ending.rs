@@ -3,7 +3,8 @@
 //!
 //! Guarantees: the export is dropped, whatever happens to its [`Ending`]; a caller chooses how long to wait for that. By force
 //! ([`Ending::give_up`]) the I/O of its disks fails, if their drivers support that; nothing else of a driver is changed. Writes that are
-//! held because space ran out fail, too. Does not do: cancel an end, because the clients were disconnected already.
+//! held because space ran out fail, too. Requests that fault injection delays reach their disks. Does not do: cancel an end, because the
+//! clients were disconnected already.
 
 use super::disk::ServedDisk;
 use crate::error::{Error, ErrorKind};
@@ -70,8 +71,8 @@ impl Ending {
         let until = Instant::now() + END_TIME;
         let mut ended = false;
         while !ended && Instant::now() < until {
-            // Requests that are held above the driver reach it when there is room, and are then given up, too. No reference to a disk is
-            // kept here, because closing the disk is part of the end.
+            // Requests that are held above the driver reach it when there is room, and delayed ones at once; then they are given up, too. No
+            // reference to a disk is kept here, because closing the disk is part of the end.
             self.disks().for_each(|d| _ = d.set_give_up(true));
             ended = self.wait(until.min(Instant::now() + AGAIN));
         }
@@ -92,7 +93,7 @@ impl Ending {
         // `false` changes nothing; it only asks whether the drivers support giving up.
         if self.disks().all(|d| d.set_give_up(false)) {
             let name = self.names.first().map_or("NAME", String::as_str);
-            text += &format!(", or now by 'mqblk ctl remove --force {name}', which fails them");
+            text += &format!(", or now by 'mqblk ctl remove --force {name}', which fails those that cannot");
         }
         Error::new(ErrorKind::Io, text)
     }
@@ -102,7 +103,8 @@ impl Ending {
 pub(super) fn in_flight(disk: &ServedDisk) -> String {
     let n = disk.stats().in_flight;
     let mut text = format!("{n} request{} of disk '{}' in flight", if n == 1 { "" } else { "s" }, disk.name);
-    for trouble in disk.troubles() {
+    let delays = disk.injection_trouble().filter(|_| disk.injection().delayed() > 0);
+    for trouble in disk.troubles().into_iter().chain(delays) {
         text += &format!(" ({trouble})");
     }
     text

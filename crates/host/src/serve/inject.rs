@@ -5,7 +5,7 @@
 //! and a request meets each rule once, even if its export passes it on in pieces. The first rule that hits decides. With one seed, the
 //! same sequence of matching requests gets the same faults. A disk without rules pays one relaxed load per request, of a cache line that
 //! is written only when rules change or end. The rules end with their disk. Delayed requests block no thread, and wait no longer than
-//! their rule exists.
+//! their rule exists, or until their disk gives up what is in flight.
 //! Does not do: reach the block layer. Its counters do not include requests that fail here, and a flush that fails here is no failed
 //! flush of the device ([`ServedDisk::failed_flush`](super::ServedDisk::failed_flush)).
 //!
@@ -233,6 +233,10 @@ pub struct Injection {
     hits: AtomicU64,
     /// Number of times that rules were removed. Changed under the lock of `rules`.
     removals: AtomicU64,
+    /// Number of pieces of requests that are delayed now, at all ports.
+    delayed: AtomicU64,
+    /// Delays end at once, though their rules stay.
+    gives_up: AtomicBool,
 }
 
 impl Injection {
@@ -256,6 +260,18 @@ impl Injection {
     /// Returns the number of requests that got a fault, since the disk was opened.
     pub fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of I/Os that are delayed now. A request in pieces counts once for each.
+    pub fn delayed(&self) -> u64 {
+        // Relaxed: only a count.
+        self.delayed.load(Ordering::Relaxed)
+    }
+
+    /// Ends all delays at once from now on, or no more. The caller wakes the IOThreads, which then pass on what is delayed.
+    pub(super) fn set_give_up(&self, give_up: bool) {
+        // Relaxed: the wake-up that follows orders it.
+        self.gives_up.store(give_up, Ordering::Relaxed);
     }
 
     /// Adds a rule that was checked. Returns its number.

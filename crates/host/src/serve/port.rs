@@ -139,7 +139,7 @@ impl Port {
     fn pass_on_delayed(&mut self, now: Instant) {
         let Some(mut faults) = self.faults.take() else { return };
         faults.follow(self.disk.injection());
-        while let Some(io) = faults.take_due(now) {
+        while let Some(io) = faults.take_due(self.disk.injection(), now) {
             self.pass_on(io, now);
         }
         self.faults = Some(faults);

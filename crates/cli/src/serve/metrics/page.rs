@@ -136,7 +136,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {
         stats.iter().map(|(name, s)| (label(name), of(s))).collect::<Vec<_>>()
     };
-    page.family("mqblk_disk_in_flight", Kind::Gauge, "Bios in flight.", each(&|s| s.in_flight));
+    page.family("mqblk_disk_in_flight", Kind::Gauge, "I/Os in flight, delayed ones included.", each(&|s| s.in_flight));
     page.family("mqblk_disk_errors_total", Kind::Counter, "Requests that ended with an error.", each(&|s| s.errors));
     let busy = each(&|s| s.io_ticks_ns).into_iter().map(|(l, ns)| (l, Seconds(ns))).collect();
     page.family("mqblk_disk_io_time_seconds_total", Kind::Counter, "Time with something in flight.", busy);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Faults of the requests at one port.
 //!
-//! Guarantees: each piece of a request ends once, here or at the disk. A delayed piece waits until its time, or the end of its rule. A write
-//! is torn once, at a block of any of its pieces. Pieces with the same user data and operation in one round belong to one request: while it
-//! is in flight, no other request has its number.
+//! Guarantees: each piece of a request ends once, here or at the disk. A delayed piece waits until its time, the end of its rule, or until the
+//! disk gives up what is in flight; [`Injection::delayed`] counts it. A write is torn once, at a block of any of its pieces. Pieces with the
+//! same user data and operation in one round belong to one request: while it is in flight, no other request has its number.
 
 use super::{Fault, Hit, Injection};
 use blk::bio::{Bio, Op};
@@ -14,6 +14,7 @@ use blk::submitter::Done;
 use blk::time::Instant;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// A request, or a piece of one, as an export passes it on.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +117,8 @@ impl PortFaults {
             Fault::Error(status) => self.ended.push(Done { user_data: io.user_data(), op: io.op(), status }),
             Fault::Delay(time) => {
                 self.delays += 1;
+                // Relaxed: only a count.
+                injection.delayed.fetch_add(1, Ordering::Relaxed);
                 self.delayed.insert((now + time, self.delays), Delayed { io, rule });
             }
             Fault::Torn => {
@@ -142,21 +145,26 @@ impl PortFaults {
         request.hit
     }
 
-    /// Makes pieces due whose rule was removed.
+    /// Makes pieces due whose rule was removed, or all if the disk gives up.
     pub(in crate::serve) fn follow(&mut self, injection: &Injection) {
         let removals = injection.removals();
-        if std::mem::replace(&mut self.seen, removals) == removals || self.delayed.is_empty() {
+        let is_removed = std::mem::replace(&mut self.seen, removals) != removals;
+        // Relaxed: the wake-up that follows orders it.
+        let gives_up = injection.gives_up.load(Ordering::Relaxed);
+        if self.delayed.is_empty() || !(is_removed || gives_up) {
             return;
         }
         let rules = injection.rules();
-        let is_ended = |delayed: &Delayed| rules.iter().all(|rule| rule.id != delayed.rule);
+        let is_ended = |delayed: &Delayed| gives_up || rules.iter().all(|rule| rule.id != delayed.rule);
         let due = |((at, number), delayed)| ((if is_ended(&delayed) { Instant::ZERO } else { at }, number), delayed);
         self.delayed = std::mem::take(&mut self.delayed).into_iter().map(due).collect();
     }
 
     /// Takes a delayed piece that reaches the disk now.
-    pub(in crate::serve) fn take_due(&mut self, now: Instant) -> Option<ClientIo> {
+    pub(in crate::serve) fn take_due(&mut self, injection: &Injection, now: Instant) -> Option<ClientIo> {
         let first = self.delayed.first_entry().filter(|first| first.key().0 <= now)?;
+        // Relaxed: only a count.
+        injection.delayed.fetch_sub(1, Ordering::Relaxed);
         Some(first.remove().io)
     }
 
@@ -274,8 +282,9 @@ mod tests {
         faults.end(&mut done, 0);
         assert!(done.is_empty() && !faults.is_idle());
         assert_eq!(faults.next_due(), Some(at(5)));
-        assert!(faults.take_due(at(4)).is_none());
-        let due = |faults: &mut PortFaults, now| faults.take_due(now).map(|io| io.user_data());
+        assert!(faults.take_due(&injection, at(4)).is_none());
+        assert_eq!(injection.delayed(), 3);
+        let due = |faults: &mut PortFaults, now| faults.take_due(&injection, now).map(|io| io.user_data());
         assert_eq!(
             [due(&mut faults, at(5)), due(&mut faults, at(5)), due(&mut faults, at(5))],
             [Some(2), Some(4), None]
@@ -285,7 +294,27 @@ mod tests {
         injection.remove(Some(slow));
         faults.follow(&injection);
         assert_eq!(due(&mut faults, at(5)), Some(1));
-        assert!(faults.is_idle());
+        assert!(faults.is_idle() && injection.delayed() == 0);
+    }
+
+    /// Once, an export that was removed by force waited for its delayed requests.
+    #[test]
+    fn a_disk_that_gives_up_ends_delays_and_keeps_the_rule() {
+        let injection = Injection::default();
+        injection.add(rule(Fault::Delay(Duration::from_secs(3600)))).unwrap();
+        let mut faults = PortFaults::default();
+        let due = |faults: &mut PortFaults| {
+            faults.follow(&injection);
+            faults.take_due(&injection, NOW).map(|io| io.user_data())
+        };
+        for request in [1, 2] {
+            assert!(faults.admit(write(request, 0), &injection, NOW).is_none());
+            assert_eq!((due(&mut faults), injection.delayed()), (None, 1));
+            injection.set_give_up(true);
+            assert_eq!((due(&mut faults), injection.delayed()), (Some(request), 0));
+            injection.set_give_up(false);
+        }
+        assert_eq!(injection.rules()[0].hits, 2);
     }
 
     #[test]
