@@ -2,11 +2,13 @@
 //! Accepts clients of mqblk's own sockets: that of a run, the control socket, the page of metrics.
 //!
 //! Guarantees: each client has a thread of its own, up to the connection limit. A client beyond the limit, or for which no
-//! thread can start, is rejected; the others are still served. Dropping the acceptor ends its thread and removes its socket
-//! file, unless the socket was handed over or another process has replaced it. Does not do: wait for connected clients.
+//! thread can start, is rejected; the others are still served. The threads that accept and serve are in the sandbox's role
+//! that the socket has. Dropping the acceptor ends its thread and removes its socket file, unless the socket was handed over
+//! or another process has replaced it. Does not do: wait for connected clients.
 
 use crate::connection_limit::ConnectionLimit;
 use host::net::socket::{SocketFile, Stop};
+use host::sandbox::{self, Role};
 use host::served_path::ServedPath;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -79,12 +81,14 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// Accepts clients of `listener`, whose `file` is its path if it has one. `serve` runs in a thread called `name` for each of at
-    /// most `max` clients at a time; `reject` gets the others, and must not block.
+    /// most `max` clients at a time; `reject` gets the others, and must not block. Both run in `role`; `None`: they may do what the
+    /// caller may.
     ///
     /// # Errors
     /// If no thread can start, or there is no file descriptor left.
     pub fn open<L: Listener>(
         name: &'static str,
+        role: Option<Role>,
         (listener, file): (L, Option<SocketFile>),
         max: usize,
         serve: impl Fn(L::Client) + Send + Sync + 'static,
@@ -94,6 +98,10 @@ impl Acceptor {
         let stop = Arc::new(Stop::new().map_err(io::Error::other)?);
         let (stopped, limit, serve) = (Arc::clone(&stop), ConnectionLimit::new(max), Arc::new(serve));
         let accept = move || {
+            // Threads that it starts for clients inherit it.
+            if let Some(role) = role {
+                sandbox::enter(role);
+            }
             while stopped.wait(&listener) {
                 let Some(client) = stopped.accepted(listener.next(), name) else { continue };
                 let Some(connection) = limit.connect() else {
@@ -152,7 +160,7 @@ mod tests {
             left.send(()).unwrap();
         };
         let away = |mut client: UnixStream| client.write_all(b"no").unwrap();
-        let acceptor = Acceptor::open("acceptor", (listener, Some(file)), 2, serve, away).unwrap();
+        let acceptor = Acceptor::open("acceptor", None, (listener, Some(file)), 2, serve, away).unwrap();
         assert_eq!(acceptor.path(), Some(path.as_path()));
         let come = || {
             let mut client = UnixStream::connect(&path).unwrap();
@@ -176,7 +184,7 @@ mod tests {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let address = listener.local_addr().unwrap();
         let touch = || TcpStream::connect(("127.0.0.1", address.port())).is_ok();
-        let acceptor = Acceptor::open("acceptor", (listener, None), 1, drop, drop).unwrap();
+        let acceptor = Acceptor::open("acceptor", None, (listener, None), 1, drop, drop).unwrap();
         assert!(acceptor.path().is_none() && touch());
         drop(acceptor);
         assert!(!touch());
@@ -187,7 +195,7 @@ mod tests {
     fn a_socket_that_replaced_its_own_is_left_alone() {
         let path = std::env::temp_dir().join(format!("mqblk-place-{}", std::process::id()));
         let (listener, file) = listen(&path, None).unwrap();
-        let acceptor = Acceptor::open("acceptor", (listener, Some(file)), 1, drop, drop).unwrap();
+        let acceptor = Acceptor::open("acceptor", None, (listener, Some(file)), 1, drop, drop).unwrap();
         std::fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(acceptor);

@@ -117,7 +117,7 @@ impl Server {
         let changes = Arc::clone(&responder.changes);
         // Errors of a client do not affect the run, so they are ignored. A change may take long, so each client has a thread.
         let serve = move |client| drop(responder.answer(client));
-        let acceptor = Acceptor::open("live", (listener, Some(file)), CLIENTS, serve, drop).ok()?;
+        let acceptor = Acceptor::open("live", None, (listener, Some(file)), CLIENTS, serve, drop).ok()?;
         Some(Server { _acceptor: acceptor, changes })
     }
 

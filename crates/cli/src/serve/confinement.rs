@@ -2,8 +2,9 @@
 //! When `mqblk serve` gives up what, and how `mqblk ctl list` shows it.
 //!
 //! Guarantees: before any other thread starts, programs that are started gain no powers, and with `--user` none has a capability. With
-//! `--sandbox on` no program can be started, unless users other than root mount by one, and threads of clients deny themselves more. While
-//! something with a password or private key is served, there is no core dump. Does not do: look for secrets in images or in clients' data.
+//! `--sandbox on` no program can be started, unless users other than root mount by one, and threads of clients deny themselves more, except
+//! for those of the control socket. While something with a password or private key is served, there is no core dump. Does not do: look for
+//! secrets in images or in clients' data.
 
 use super::args::{SandboxChoice, ServeArgs};
 use crate::status::Failure;

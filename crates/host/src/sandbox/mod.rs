@@ -2,7 +2,7 @@
 //! Filters of system calls (seccomp), so that a client that takes over a daemon can do less on its host.
 //!
 //! [`begin`] is for all threads. A thread that clients talk to, or that serves their requests, enters a role that is denied more, and cannot
-//! use paths (`paths`).
+//! use paths (`paths`). Threads of the control socket enter none, because they open what clients name.
 //!
 //! Guarantees: a denied call fails with EPERM, and so do those of threads that start later. Nothing undoes a filter. A call of another
 //! architecture (32-bit code) kills the process. In programs that do not call [`begin`], no thread is filtered. Needs from callers:
@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a thread of a daemon is for. Each is denied more than [`Role::Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// Anything: opens disks, mounts, answers control commands.
     Any,
     /// Serves requests. Files and connections are opened by other threads.
     IoThread,
-    /// Accepts clients and handles their messages until an IOThread has their requests.
+    /// Accepts clients and handles their messages until an IOThread has their requests, or answers from memory.
     Clients,
     /// As [`Role::Clients`], and reads certificates.
     TlsClients,
@@ -55,7 +55,7 @@ pub fn begin(only_roles: bool) -> Result<()> {
 
 /// Denies the calling thread, and those that it starts, what the role does not need, if [`begin`] was called. Logs a failure; the thread
 /// can do more then.
-pub(crate) fn enter(role: Role) {
+pub fn enter(role: Role) {
     // Relaxed: it was set before this thread started.
     if !IS_USED.load(Ordering::Relaxed) {
         return;
@@ -72,7 +72,7 @@ pub(crate) fn enter(role: Role) {
     }
 }
 
-/// Whether all threads that serve clients are denied paths. The kernel does not report that.
+/// Whether all threads that entered a role are denied paths. The kernel does not report that.
 pub fn denies_paths() -> bool {
     *PATHS_DENIED.lock() == Some(true)
 }

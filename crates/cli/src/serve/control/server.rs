@@ -73,7 +73,8 @@ impl Server {
         let operator = Arc::clone(operator);
         // Errors of a client do not affect the daemon, so they are ignored.
         let serve = move |client| drop(converse(&client, &operator));
-        let acceptor = Acceptor::open("mqblk-ctl", (socket.listener, Some(socket.file)), CLIENTS, serve, drop)
+        // No role: commands open files, make sockets, connect and mount, and so may the threads that they start.
+        let acceptor = Acceptor::open("mqblk-ctl", None, (socket.listener, Some(socket.file)), CLIENTS, serve, drop)
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
         Ok(Server { acceptor })
     }

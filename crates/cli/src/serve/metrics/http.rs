@@ -3,13 +3,14 @@
 //!
 //! Guarantees: a client has [`LIMIT`] for all of its request and answer, and [`HEAD_BYTES`] for its request; at most [`CLIENTS`] are served
 //! at once, further clients get status 503; a page is made at most once in [`FRESH`], however many clients ask. Each connection is closed
-//! after its answer. Does not do: keep-alive, compression, TLS, other pages.
+//! after its answer. Its threads open no files and make no connections. Does not do: keep-alive, compression, TLS, other pages.
 //!
 //! Source: RFC 9112, RFC 9110 section 15.
 
 use crate::acceptor::{Acceptor, Listener, bind};
 use crate::status::Failure;
 use host::handed::{self, At};
+use host::sandbox::Role;
 use host::served_path::ServedPath;
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -89,7 +90,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves the pages that `make` returns.
+    /// Serves the pages that `make` returns. It must not use paths or make connections: its thread has the sandbox's role for clients.
     ///
     /// # Errors
     /// The address cannot be listened at.
@@ -110,7 +111,7 @@ impl Server {
         let shared = Shared { make: Box::new(make), page: Mutex::default() };
         // Errors of a client that disconnects or is too slow do not affect the daemon, so they are ignored.
         let serve = move |mut client: Box<dyn Stream>| drop(converse(client.as_mut(), &shared));
-        let acceptor = Acceptor::open("mqblk-http", (socket, file), CLIENTS, serve, reject)
+        let acceptor = Acceptor::open("mqblk-http", Some(Role::Clients), (socket, file), CLIENTS, serve, reject)
             .map_err(|e| Failure::new(format!("cannot start the thread of --metrics: {e}")))?;
         Ok(Server { acceptor, at: Listen(at) })
     }
