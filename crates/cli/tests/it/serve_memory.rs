@@ -7,7 +7,7 @@ use common::{Dir, number};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Connects clients that each write so many MiB at once, waits for a line on standard input, and ends.
+/// Connects clients that each write so many MiB at once, one after the other, prints the daemon's memory, and ends.
 const CLIENTS: &str = "
 import nbd, sys
 uri, count, mib = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -68,4 +68,17 @@ fn clients_have_no_more_memory_than_the_limit() {
     assert_eq!(done.lines().take(4).collect::<Vec<_>>(), ["written", "written", "refused", "refused"]);
     daemon.signal("TERM");
     daemon.ends().exits(0).says(&["buffers of 33554432 bytes: clients have 100663296 of 104857600"]);
+}
+
+/// Each client has 8 MiB, and there is room for one request over 32 MiB. The first of them used to keep that until its client left.
+#[test]
+fn the_longest_requests_have_their_memory_one_by_one() {
+    let dir = Dir::new("client-memory-longest");
+    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "100m"], "serving on");
+    let uri = format!("nbd+unix:///null?socket={}", dir.path("null.nbd.sock").display());
+    let pid = daemon.id().to_string();
+    let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, "4", "40", &pid]).exits(0).out;
+    assert_eq!(done.lines().take(4).collect::<Vec<_>>(), ["written"; 4]);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
 }

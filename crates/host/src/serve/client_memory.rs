@@ -2,9 +2,9 @@
 //! How much memory the buffers of all clients of this process may have together.
 //!
 //! Guarantees: no client gets buffers beyond the limit; it is refused them, and others are served. What a client had is free again when it
-//! has left. Counts what buffers may grow to (an NBD client: 8 MiB, 32 MiB more for requests over 64 KiB, and 64 MiB more for
-//! those over 32 MiB), not what they use now. ublk devices count as clients. Does not count: memory of guests, and the buffers of IOThreads
-//! for guests' odd requests.
+//! has left. Counts what buffers may grow to, not what they use now. An NBD client has 8 MiB, from its first request over 64 KiB on 32 MiB
+//! more, and 64 MiB more while it has requests over 32 MiB. ublk devices count as clients. Does not count: memory of guests, and the
+//! buffers of IOThreads for guests' odd requests.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::fs;

@@ -3,9 +3,10 @@
 //!
 //! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]. Longer requests share [`LARGE_BYTES`]; a request of so many fits
 //! when no other request uses part of them. Requests that are longer still use [`LONGEST_BYTES`], one after the other. The memory is taken
-//! when first used and goes back to the disk for the next connection. The memory is only copied or handed to system calls, never accessed
-//! as a slice, because a driver may write it at any time. Needs from callers: no I/O uses a buffer when it is given back, or any of the
-//! memory when [`Buffers::return_all`] is called.
+//! when first used and goes back to the disk for the next connection; [`LONGEST_BYTES`] go back as soon as no request uses or waits for
+//! them. The memory is only copied or handed to system calls, never accessed as a slice, because a driver may write it at any time.
+//! Needs from callers: no I/O uses a buffer when it is given back, or any of the memory when [`Buffers::return_all`] is called. A request
+//! that waited for a buffer takes one later, or the caller calls [`Buffers::stop_waiting`].
 
 use crate::error::Result;
 use crate::mem::Span;
@@ -48,6 +49,8 @@ struct Large {
 struct Longest {
     region: u16,
     is_used: bool,
+    /// A request waits for it, and takes it when it is free. So that request cannot lose the memory to another client.
+    is_wanted: bool,
 }
 
 /// See the module's text.
@@ -103,27 +106,61 @@ impl Buffers {
         Ok(None)
     }
 
+    #[cold]
     fn take_longest(&mut self) -> Result<Option<Buffer>> {
-        if self.longest.is_none() {
-            let region = self.disk.take_client_buffers(LONGEST_BYTES)?;
-            self.longest = Some(Longest { region, is_used: false });
+        let longest = match &mut self.longest {
+            Some(longest) => longest,
+            none => {
+                let region = self.disk.take_client_buffers(LONGEST_BYTES)?;
+                none.insert(Longest { region, is_used: false, is_wanted: false })
+            }
+        };
+        // A free one is there only for the request that takes it now.
+        longest.is_wanted = longest.is_used;
+        if longest.is_used {
+            return Ok(None);
         }
-        let free = self.longest.as_mut().filter(|longest| !longest.is_used);
-        Ok(free.map(|longest| {
-            longest.is_used = true;
-            Buffer { data: DataRef::new(longest.region, 0), share: Share::Longest }
-        }))
+        longest.is_used = true;
+        Ok(Some(Buffer { data: DataRef::new(longest.region, 0), share: Share::Longest }))
     }
 
     /// Gives a buffer back. Returns whether a request may have waited for it.
     #[inline]
     pub(in crate::export) fn give_back(&mut self, buffer: Buffer) -> bool {
-        match (buffer.share, self.large.as_deref_mut(), self.longest.as_mut()) {
-            (Share::Large(first, units), Some(large), _) => large.used[first..first + units].fill(false),
-            (Share::Longest, _, Some(longest)) => longest.is_used = false,
-            _ => return false,
+        match buffer.share {
+            Share::Small => return false,
+            Share::Large(first, units) => {
+                if let Some(large) = &mut self.large {
+                    large.used[first..first + units].fill(false);
+                }
+            }
+            Share::Longest => self.give_longest_back(),
         }
         true
+    }
+
+    #[cold]
+    fn give_longest_back(&mut self) {
+        if let Some(longest) = &mut self.longest {
+            longest.is_used = false;
+        }
+        self.return_longest();
+    }
+
+    /// Forgets that a request waits for a buffer: it will not take one.
+    #[cold]
+    pub(in crate::export) fn stop_waiting(&mut self) {
+        if let Some(longest) = &mut self.longest {
+            longest.is_wanted = false;
+        }
+        self.return_longest();
+    }
+
+    /// Returns the memory of the longest requests to the disk, if no request uses it or waits for it.
+    fn return_longest(&mut self) {
+        if let Some(longest) = self.longest.take_if(|longest| !longest.is_used && !longest.is_wanted) {
+            self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region);
+        }
     }
 
     /// Returns the `len` bytes at `from` of a buffer.
@@ -142,5 +179,75 @@ impl Buffers {
         if let Some(longest) = self.longest.take() {
             self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Regions;
+    use crate::serve::{IoThreads, Polling, ThreadOptions};
+    use crate::target::{Needs, TargetSpec};
+    use blk::settings::QueueConfig;
+
+    fn served() -> (IoThreads, Arc<ServedDisk>) {
+        let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
+        let threads = IoThreads::start(&[option]).unwrap();
+        let regions = Arc::new(Regions::new());
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
+        let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
+        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
+        (threads, disk)
+    }
+
+    /// Whether the disk has memory for longest requests that no connection has.
+    fn has_spare(disk: &ServedDisk) -> bool {
+        let before = disk.regions.count();
+        let region = disk.take_client_buffers(LONGEST_BYTES).unwrap();
+        let spare = disk.regions.count() == before;
+        disk.give_client_buffers_back(LONGEST_BYTES, region);
+        spare
+    }
+
+    /// One request over 32 MiB used to keep 64 MiB until its client left.
+    #[test]
+    fn memory_of_the_longest_request_goes_back_at_its_end() {
+        let (_threads, disk) = served();
+        let mut buffers = Buffers::new(&disk, 2).unwrap();
+        let longest = buffers.take(0, LARGE_BYTES + 1).unwrap().unwrap();
+        assert!(buffers.longest.is_some());
+        assert!(buffers.give_back(longest) && buffers.longest.is_none());
+        assert!(has_spare(&disk));
+        // The same memory serves the next one.
+        let longest = buffers.take(0, LONGEST_BYTES).unwrap().unwrap();
+        assert!(!has_spare(&disk));
+        assert!(buffers.give_back(longest));
+        buffers.return_all();
+    }
+
+    #[test]
+    fn a_request_that_waits_gets_the_memory_itself() {
+        let (_threads, disk) = served();
+        let mut buffers = Buffers::new(&disk, 2).unwrap();
+        let first = buffers.take(0, LONGEST_BYTES).unwrap().unwrap();
+        assert!(buffers.take(1, LONGEST_BYTES).unwrap().is_none());
+        assert!(buffers.give_back(first) && buffers.longest.is_some(), "it is kept for the second request");
+        let second = buffers.take(1, LONGEST_BYTES).unwrap().unwrap();
+        assert!(buffers.give_back(second) && buffers.longest.is_none());
+        // Requests that wait and are dropped, before and after the memory is free.
+        for is_free in [false, true] {
+            let first = buffers.take(0, LONGEST_BYTES).unwrap().unwrap();
+            assert!(buffers.take(1, LONGEST_BYTES).unwrap().is_none());
+            if !is_free {
+                buffers.stop_waiting();
+                assert!(buffers.longest.is_some(), "the first request uses it");
+            }
+            buffers.give_back(first);
+            if is_free {
+                buffers.stop_waiting();
+            }
+            assert!(buffers.longest.is_none());
+        }
+        buffers.return_all();
     }
 }

@@ -447,6 +447,7 @@ impl Connection {
             self.slots[usize::from(slot)].silent = true;
             self.release(slot);
         }
+        self.buffers.stop_waiting();
     }
 
     /// Handles a client that is gone: requests in flight complete without a reply.
