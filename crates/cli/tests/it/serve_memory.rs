@@ -5,7 +5,13 @@ use crate::common;
 
 use common::{Dir, number};
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Time limit of waits that end sooner.
+const LONG: Duration = Duration::from_secs(300);
 
 /// Connects clients that each write so many MiB at once, one after the other, prints the daemon's memory, and ends.
 const CLIENTS: &str = "
@@ -38,7 +44,7 @@ fn memory_of_clients_goes_back_when_they_leave() {
     let clients = |count: &str, mib: &str| {
         let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, count, mib, &pid]).exits(0).out;
         // An IOThread drops a client after the client has seen the end.
-        let until = Instant::now() + Duration::from_secs(300);
+        let until = Instant::now() + LONG;
         while taken() > 0.0 {
             assert!(Instant::now() < until, "memory of clients that have left is not given back");
             std::thread::yield_now();
@@ -81,4 +87,66 @@ fn the_longest_requests_have_their_memory_one_by_one() {
     assert_eq!(done.lines().take(4).collect::<Vec<_>>(), ["written"; 4]);
     daemon.signal("TERM");
     daemon.ends().exits(0);
+}
+
+/// Types of option replies.
+const ACK: u32 = 1;
+const INFO: u32 = 3;
+const ERR_POLICY: u32 = 0x8000_0002;
+
+/// A client in the handshake, which sends its options itself.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn new(socket: &Path) -> Raw {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        // "Fixed newstyle", without zeroes.
+        stream.write_all(&3u32.to_be_bytes()).unwrap();
+        Raw(stream)
+    }
+
+    fn send(&mut self, option: u32, data: &[u8]) {
+        let head = [&b"IHAVEOPT"[..], &option.to_be_bytes(), &(data.len() as u32).to_be_bytes()].concat();
+        self.0.write_all(&[&head[..], data].concat()).unwrap();
+    }
+
+    /// Asks for the default export by GO. Returns the type of the last reply.
+    fn go(&mut self) -> u32 {
+        self.send(7, &[0; 6]);
+        loop {
+            let mut head = [0; 20];
+            self.0.read_exact(&mut head).unwrap();
+            let field = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            self.0.read_exact(&mut vec![0; field(16) as usize]).unwrap();
+            if field(12) != INFO {
+                return field(12);
+            }
+        }
+    }
+}
+
+/// A client for which there was no memory used to be dropped after the server had confirmed its export.
+#[test]
+fn a_client_without_memory_is_refused_its_export() {
+    let dir = Dir::new("client-memory-refused");
+    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "10m"], "serving on");
+    let socket = dir.path("null.nbd.sock");
+    let mut first = Raw::new(&socket);
+    assert_eq!(first.go(), ACK);
+    assert_eq!(Raw::new(&socket).go(), ERR_POLICY);
+    // EXPORT_NAME has no reply for an error, so this client gets nothing.
+    let mut old = Raw::new(&socket);
+    old.send(1, b"");
+    assert_eq!(old.0.read(&mut [0; 1]).unwrap(), 0);
+    drop(first);
+    // An IOThread drops a client after the client has left.
+    let until = Instant::now() + LONG;
+    while Raw::new(&socket).go() != ACK {
+        assert!(Instant::now() < until, "memory of a client that has left is not given back");
+        std::thread::yield_now();
+    }
+    daemon.signal("TERM");
+    daemon.ends().exits(0).says(&["a client is refused: buffers of 8388608 bytes: clients have 8388608 of 10485760"]);
 }

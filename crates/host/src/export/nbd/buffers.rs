@@ -5,8 +5,8 @@
 //! when no other request uses part of them. Requests that are longer still use [`LONGEST_BYTES`], one after the other. The memory is taken
 //! when first used and goes back to the disk for the next connection; [`LONGEST_BYTES`] go back as soon as no request uses or waits for
 //! them. The memory is only copied or handed to system calls, never accessed as a slice, because a driver may write it at any time.
-//! Needs from callers: no I/O uses a buffer when it is given back, or any of the memory when [`Buffers::return_all`] is called. A request
-//! that waited for a buffer takes one later, or the caller calls [`Buffers::stop_waiting`].
+//! Needs from callers: no I/O uses a buffer when it is given back, or any of the memory when [`Buffers`] is dropped; otherwise they call
+//! [`Buffers::abandon`] first. A request that waited for a buffer takes one later, or the caller calls [`Buffers::stop_waiting`].
 
 use crate::error::Result;
 use crate::mem::Span;
@@ -56,6 +56,7 @@ struct Longest {
 /// See the module's text.
 pub(in crate::export) struct Buffers {
     disk: Arc<ServedDisk>,
+    /// 0: the memory was abandoned.
     slots: usize,
     small: u16,
     large: Option<Box<Large>>,
@@ -63,7 +64,10 @@ pub(in crate::export) struct Buffers {
 }
 
 impl Buffers {
-    /// Makes the buffers of `slots` request slots.
+    /// Makes the buffers of `slots` request slots, at least one.
+    ///
+    /// # Errors
+    /// Resource: there is no memory for it, or clients have too much.
     pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
         let small = disk.take_client_buffers(slots * SMALL_BYTES)?;
         Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None, longest: None })
@@ -170,9 +174,19 @@ impl Buffers {
         self.disk.regions.resolve(at, len).expect("a buffer lies in its region")
     }
 
-    /// Returns all memory to the disk. No I/O may be in flight.
-    pub(in crate::export) fn return_all(&mut self) {
-        self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small);
+    /// Leaves the memory to I/O that is still in flight: it never goes back.
+    #[cold]
+    pub(in crate::export) fn abandon(&mut self) {
+        (self.slots, self.large, self.longest) = (0, None, None);
+    }
+}
+
+impl Drop for Buffers {
+    /// Returns all memory to the disk.
+    fn drop(&mut self) {
+        if self.slots > 0 {
+            self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small);
+        }
         if let Some(large) = self.large.take() {
             self.disk.give_client_buffers_back(LARGE_BYTES, large.region);
         }
@@ -222,7 +236,6 @@ mod tests {
         let longest = buffers.take(0, LONGEST_BYTES).unwrap().unwrap();
         assert!(!has_spare(&disk));
         assert!(buffers.give_back(longest));
-        buffers.return_all();
     }
 
     #[test]
@@ -248,6 +261,25 @@ mod tests {
             }
             assert!(buffers.longest.is_none());
         }
-        buffers.return_all();
+    }
+
+    /// A client that is refused after it got memory leaves none behind.
+    #[test]
+    fn memory_goes_back_when_buffers_are_dropped() {
+        let (_threads, disk) = served();
+        let take_all = || {
+            let mut buffers = Buffers::new(&disk, 2).unwrap();
+            buffers.take(0, SMALL_BYTES + 1).unwrap().unwrap();
+            buffers.take(1, LONGEST_BYTES).unwrap().unwrap();
+            buffers
+        };
+        drop(take_all());
+        let before = disk.regions.count();
+        let mut buffers = take_all();
+        assert_eq!(disk.regions.count(), before, "the memory is used again");
+        buffers.abandon();
+        drop(buffers);
+        drop(take_all());
+        assert_eq!(disk.regions.count(), before + 3, "I/O may still use what was abandoned");
     }
 }

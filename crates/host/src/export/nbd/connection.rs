@@ -16,13 +16,12 @@ use super::handshake::Negotiated;
 use super::reply::{HEAD_BYTES, HeadBuf, error_of};
 use super::session::{Command, Event, Request, Session};
 use super::spec::NbdPlan;
-use crate::error::Result;
 use crate::nbd::wire::{BytesIn, ReplyStyle};
 use crate::net::socket::peer;
 use crate::net::tls::TlsStream;
 use crate::serve::export_spec::ExportSpec;
 use crate::serve::helper::HelperAnswers;
-use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
+use crate::serve::{Port, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::rmw::ByteIo;
 use blk::status::BlkStatus;
@@ -155,23 +154,19 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped with the connection, after the
-    /// socket, also if this function fails: the code that `guard` notifies looks for the socket. So `guard` is the first parameter,
-    /// because parameters are dropped in reverse order.
-    ///
-    /// # Errors
-    /// There is no memory for the connection's data.
+    /// Makes a connection whose requests begin with `rest`. `buffers` are those of [`SLOTS`] requests, at the disk that was negotiated.
+    /// `guard` is dropped with the connection, after the socket and the memory.
     pub(super) fn new(
         guard: Box<dyn Any + Send>,
         (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
         negotiated: &Negotiated,
         rest: &[u8],
-        disk: &Arc<ServedDisk>,
-    ) -> Result<Connection> {
+        buffers: Buffers,
+    ) -> Connection {
         let session = Session::new(negotiated);
         let mut input = vec![0; INPUT_BYTES.max(rest.len())].into_boxed_slice();
         input[..rest.len()].copy_from_slice(rest);
-        Ok(Connection {
+        Connection {
             socket,
             export: negotiated.export.label.clone(),
             tls,
@@ -179,7 +174,7 @@ impl Connection {
             said_goodbye: false,
             style: session.style(),
             session,
-            buffers: Buffers::new(disk, SLOTS)?,
+            buffers,
             slots: vec![Slot::EMPTY; SLOTS].into(),
             free: (0..SLOTS as u16).rev().collect(),
             input,
@@ -201,7 +196,7 @@ impl Connection {
             look_again: false,
             served: 0,
             _guard: guard,
-        })
+        }
     }
 
     /// Returns the export's name in reports.
@@ -464,8 +459,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.bios == 0 {
-            self.buffers.return_all();
+        if self.bios > 0 {
+            self.buffers.abandon();
         }
     }
 }

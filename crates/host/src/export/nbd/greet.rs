@@ -53,12 +53,13 @@ impl<'a> Line<'a> {
         Line { socket, stop, begun: Instant::now(), has_spoken, tls: None }
     }
 
-    /// Does the handshake. `admit` decides about the client before its export is confirmed. `None`: the client must be dropped.
+    /// Does the handshake. `admit` decides about the client before its export is confirmed, and returns why it is refused. `None`: the
+    /// client must be dropped.
     pub(super) fn shake_hands<T>(
         mut self,
         table: &Arc<ExportTable>,
         tls: Option<&Tls>,
-        mut admit: impl FnMut(&Export) -> Option<T>,
+        mut admit: impl FnMut(&Export) -> Result<T, &'static str>,
     ) -> Option<Greeted<T>> {
         let mode = match tls {
             None => TlsMode::Off,
@@ -76,9 +77,9 @@ impl<'a> Line<'a> {
                 let step = handshake.feed(&mut input, &mut out);
                 let mut admitted = None;
                 if let Step::Transmission(negotiated) = &step {
-                    admitted = admit(&negotiated.export);
-                    if admitted.is_none() {
-                        handshake.refuse_entry(&mut out)?;
+                    match admit(&negotiated.export) {
+                        Ok(with) => admitted = Some(with),
+                        Err(why) => handshake.refuse_entry(why, &mut out)?,
                     }
                 }
                 self.send(&out)?;

@@ -165,18 +165,18 @@ impl Handshake {
         }
     }
 
-    /// Replaces the answer that confirms the export by an error, for a client that is not admitted; the handshake goes on. `None`: drop the
-    /// client, because the protocol has no error for one that came by EXPORT_NAME.
+    /// Replaces the answer that confirms the export by an error with the reason `why`, for a client that is not admitted; the handshake goes
+    /// on. `None`: drop the client, because the protocol has no error for one that came by EXPORT_NAME.
     ///
     /// # Panics
     /// Unless the last step was [`Step::Transmission`], with its answer in `out`.
-    pub fn refuse_entry(&mut self, out: &mut Vec<u8>) -> Option<()> {
+    pub fn refuse_entry(&mut self, why: &'static str, out: &mut Vec<u8>) -> Option<()> {
         assert!(matches!(self.state, HandshakeState::Closed(CloseReason::Over)), "no export was chosen");
         out.clear();
         if !self.chose_by_go {
             return None;
         }
-        refuse(out, opt::GO, (rep::ERR_POLICY, "all places for clients are taken, or the export is being removed"));
+        refuse(out, opt::GO, (rep::ERR_POLICY, why));
         self.state = HandshakeState::Header;
         Some(())
     }

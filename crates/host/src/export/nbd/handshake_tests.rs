@@ -359,12 +359,13 @@ fn a_client_that_is_not_admitted_gets_an_error() {
     let mut client = Client::new(TlsMode::Off);
     let (step, mut out) = client.raw(opt::GO, &go("", &[]));
     entered(step);
-    assert_eq!(client.0.refuse_entry(&mut out), Some(()));
+    assert_eq!(client.0.refuse_entry("no memory", &mut out), Some(()));
     assert_eq!(u32::from_be_bytes(*out[12..].first_chunk().unwrap()), rep::ERR_POLICY);
+    assert!(out.ends_with(b"no memory"));
     entered(client.raw(opt::GO, &go("", &[])).0);
     let mut old = Client::new(TlsMode::Off);
     let (step, mut out) = old.raw(opt::EXPORT_NAME, b"");
     entered(step);
-    assert_eq!(old.0.refuse_entry(&mut out), None);
+    assert_eq!(old.0.refuse_entry("no memory", &mut out), None);
     assert!(out.is_empty(), "such a client can only be dropped");
 }

@@ -3,13 +3,14 @@
 //! the IOThreads round robin.
 //!
 //! Guarantees: a Unix socket that a daemon serves is not replaced; a stale one is. The socket is removed with the server. There are at
-//! most 32 handshakes at a time, each of at most 10 s (`places`), and at most `max_connections` clients; others are refused.
-//! When the server is dropped, its clients are dropped, too, and none of their requests is in flight
-//! afterwards.
+//! most 32 handshakes at a time, each of at most 10 s (`places`), and at most `max_connections` clients; others are refused. So is a client
+//! for whose buffers there is no memory. A client whose export was confirmed has its place and its memory. When the server is dropped, its
+//! clients are dropped, too, and none of their requests is in flight afterwards.
 //!
 //! Under TLS a client gets the certificates that are loaded when it connects.
 
-use super::connection::Connection;
+use super::buffers::Buffers;
+use super::connection::{Connection, SLOTS};
 use super::export::{BlockSizes, Export, ExportTable, FastZero};
 use super::greet::{Greeted, Line};
 use super::places::{Place, Places};
@@ -465,6 +466,13 @@ struct Shared {
     registry: Arc<ClientRegistry>,
 }
 
+/// What a client got when it was admitted. Fields are dropped in this order: a client that is no longer registered has no memory.
+struct Admitted {
+    buffers: Buffers,
+    disk: NbdDisk,
+    connected: Connected,
+}
+
 /// Keeps a client registered until this value is dropped, which happens after its socket is closed.
 struct Connected {
     registry: Arc<ClientRegistry>,
@@ -510,46 +518,50 @@ impl Shared {
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, &place.has_spoken);
-        let admit = |asked: &Export| {
-            let admitted = self.connected(&socket, asked, &client);
-            if admitted.is_none() {
-                let (export, client) = (asked.label.as_str(), client.as_str());
-                log::warn!(export, client; "a client is refused: too many clients, or its export is being removed");
-            }
-            admitted
-        };
+        let admit = |asked: &Export| self.admit(&socket, asked, &client);
         let Some(greeted) = line.shake_hands(&exports, self.tls.as_ref(), admit) else {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
         place.keep();
-        let Greeted { negotiated, rest, tls, admitted: (connected, NbdDisk { disk, iothreads, .. }) } = greeted;
-        let made = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk);
-        if let Err(e) = &made {
-            log::warn!(export = negotiated.export.label.as_str(), client; "a client is dropped: {e}");
-        }
-        if let Ok(connection) = made {
-            // Relaxed: any distribution is correct.
-            let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
-            let _ = self.threads.add(thread, &disk, connection);
-        }
+        let Greeted { negotiated, rest, tls, admitted: Admitted { buffers, disk, connected } } = greeted;
+        let NbdDisk { disk, iothreads, .. } = disk;
+        let connection = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, buffers);
+        // Relaxed: any distribution is correct.
+        let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
+        let _ = self.threads.add(thread, &disk, connection);
     }
 
-    /// Registers a client of the export `asked`. Returns the registration and the disk; `None` if the client is refused.
-    fn connected(&self, socket: &Arc<OwnedFd>, asked: &Export, client: &str) -> Option<(Connected, NbdDisk)> {
+    /// Takes the memory of a client of the export `asked`, and registers the client.
+    ///
+    /// # Errors
+    /// The client is refused; returns the reason for its user. The log has the reason, too.
+    fn admit(
+        &self,
+        socket: &Arc<OwnedFd>,
+        asked: &Export,
+        client: &str,
+    ) -> std::result::Result<Admitted, &'static str> {
+        let export = asked.label.as_str();
         let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
         // The export may have been removed during the handshake. The check is under this lock, so that the thread that removes an export
         // finds every registered client.
-        let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone())?;
-        if clients.there.len() >= most || clients.stopped {
-            return None;
-        }
+        let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone());
+        let Some(disk) = disk.filter(|_| clients.there.len() < most && !clients.stopped) else {
+            log::warn!(export, client; "a client is refused: too many clients, or its export is being removed");
+            return Err("all places for clients are taken, or the export is being removed");
+        };
+        let buffers = Buffers::new(&disk.disk, SLOTS).map_err(|e| {
+            log::warn!(export, client; "a client is refused: {e}");
+            "the server has no memory for another client"
+        })?;
         let number = clients.next_number;
         clients.next_number += 1;
         clients.there.push(Client { number, export: asked.name.clone(), socket: Arc::downgrade(socket) });
-        log::info!(export = asked.label.as_str(), client; "a client has connected");
+        log::info!(export, client; "a client has connected");
         let registry = Arc::clone(&self.registry);
-        Some((Connected { registry, number, export: asked.label.clone(), client: client.to_owned() }, disk))
+        let connected = Connected { registry, number, export: asked.label.clone(), client: client.to_owned() };
+        Ok(Admitted { buffers, disk, connected })
     }
 }

@@ -211,8 +211,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if self.bios == 0 {
-            self.buffers.return_all();
+        if self.bios > 0 {
+            self.buffers.abandon();
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens when a connection cannot be made.
+//! What happens when a connection ends.
 
 use super::*;
 use crate::export::nbd::export::Export;
@@ -20,17 +20,18 @@ impl Drop for Guard {
     }
 }
 
-/// An export that is being removed looks for its clients' sockets whenever a guard is dropped. Without memory for a connection, the guard
-/// used to be dropped before the socket. So the export saw the socket, was never notified of its end, and waited forever.
+/// An export that is being removed looks for its clients' sockets whenever a guard is dropped. If a guard goes before its socket, the
+/// export sees the socket, is never notified of its end, and waits forever.
 #[test]
-fn the_socket_goes_before_its_guard_also_without_memory() {
+fn the_socket_goes_before_its_guard() {
     let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
     let threads = IoThreads::start(&[option]).unwrap();
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
     let disk = threads.disk("disk", driver, Arc::clone(&regions), QueueConfig::default()).unwrap();
-    let connect = || {
+    let buffers = || Buffers::new(&disk, SLOTS);
+    let connection = |buffers| {
         let (socket, seen) = (Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0)), Arc::default());
         let guard = Box::new(Guard(Arc::downgrade(&socket), Arc::clone(&seen)));
         let negotiated = Negotiated {
@@ -39,12 +40,13 @@ fn the_socket_goes_before_its_guard_also_without_memory() {
             base_allocation: false,
             tls: false,
         };
-        let made = Connection::new(guard, (socket, None), &negotiated, &[], &disk).map(drop);
-        (made.is_ok(), *seen.lock())
+        (Connection::new(guard, (socket, None), &negotiated, &[], buffers), seen)
     };
-    assert_eq!(connect(), (true, Some(false)));
-    // The buffers of the previous connection are free now.
-    let _taken = disk.take_client_buffers(SLOTS * super::super::buffers::SMALL_BYTES).unwrap();
+    let (ended, seen) = connection(buffers().unwrap());
+    drop(ended);
+    assert_eq!(*seen.lock(), Some(false));
+    // The disk takes no more memory, and the next connection has that of the previous one.
     while regions.add(Arc::new(Region::new(4096, false).unwrap())).is_ok() {}
-    assert_eq!(connect(), (false, Some(false)));
+    let (_open, seen) = connection(buffers().unwrap());
+    assert!(buffers().is_err() && seen.lock().is_none());
 }
