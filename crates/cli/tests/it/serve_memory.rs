@@ -6,6 +6,7 @@ use crate::common;
 use common::{Dir, number};
 use std::fs;
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -62,25 +63,27 @@ fn memory_of_clients_goes_back_when_they_leave() {
     daemon.ends().exits(0);
 }
 
-/// A client that would go beyond the limit is refused its buffers; the others are served.
+/// A client whose owner would go beyond half of the memory is refused its buffers; the others are served.
 #[test]
 fn clients_have_no_more_memory_than_the_limit() {
     let dir = Dir::new("client-memory-limit");
-    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "100m"], "serving on");
+    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "200m"], "serving on");
     let uri = format!("nbd+unix:///null?socket={}", dir.path("null.nbd.sock").display());
     let pid = daemon.id().to_string();
     let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, "4", "30", &pid]).exits(0).out;
     // Each has 8 MiB, and 32 MiB more for a long request: two get these.
     assert_eq!(done.lines().take(4).collect::<Vec<_>>(), ["written", "written", "refused", "refused"]);
     daemon.signal("TERM");
-    daemon.ends().exits(0).says(&["buffers of 33554432 bytes: clients have 100663296 of 104857600"]);
+    let done = daemon.ends().exits(0);
+    done.says(&["buffers of 33554432 bytes: clients of uid ", " have 100663296 of 209715200, and one user"]);
 }
 
-/// Each client has 8 MiB, and there is room for one request over 32 MiB. The first of them used to keep that until its client left.
+/// Each client has 8 MiB, and half of the memory has room for one request over 32 MiB. The first one used to keep that until its client
+/// left.
 #[test]
 fn the_longest_requests_have_their_memory_one_by_one() {
     let dir = Dir::new("client-memory-longest");
-    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "100m"], "serving on");
+    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "200m"], "serving on");
     let uri = format!("nbd+unix:///null?socket={}", dir.path("null.nbd.sock").display());
     let pid = daemon.id().to_string();
     let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, "4", "40", &pid]).exits(0).out;
@@ -95,12 +98,19 @@ const INFO: u32 = 3;
 const ERR_POLICY: u32 = 0x8000_0002;
 
 /// A client in the handshake, which sends its options itself.
-struct Raw(UnixStream);
+struct Raw<S>(S);
 
-impl Raw {
-    fn new(socket: &Path) -> Raw {
-        let mut stream = UnixStream::connect(socket).unwrap();
+impl Raw<UnixStream> {
+    fn new(socket: &Path) -> Raw<UnixStream> {
+        let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
+        Raw::greeted(stream)
+    }
+}
+
+impl<S: Read + Write> Raw<S> {
+    /// Receives the greeting.
+    fn greeted(mut stream: S) -> Raw<S> {
         stream.read_exact(&mut [0; 18]).unwrap();
         // "Fixed newstyle", without zeroes.
         stream.write_all(&3u32.to_be_bytes()).unwrap();
@@ -149,4 +159,28 @@ fn a_client_without_memory_is_refused_its_export() {
     }
     daemon.signal("TERM");
     daemon.ends().exits(0).says(&["a client is refused: buffers of 8388608 bytes: clients have 8388608 of 10485760"]);
+}
+
+/// Clients of one user used to take all memory, and clients of all others were refused then.
+#[test]
+fn one_user_leaves_memory_to_other_clients() {
+    let dir = Dir::new("client-memory-owner");
+    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let export =
+        |name: &str, listen: &str| format!("[[export]]\nname = \"{name}\"\ndisk = \"d\"\ntype = \"nbd\"\n{listen}\n");
+    let exports = [export("local", "socket = \"d.sock\""), export("remote", &format!("listen = \"{at}\""))].concat();
+    dir.file("c.toml", &format!("[[disk]]\nname = \"d\"\ntarget = \"null:size=1g\"\n{exports}"));
+    let daemon = dir.start(&["serve", "c.toml", "--max-client-memory", "100m"], "serving on");
+    let mut local: Vec<_> = (0..8).map(|_| Raw::new(&dir.path("d.sock"))).collect();
+    // Six have 48 MiB; with a seventh the user would have more than half.
+    let answers: Vec<u32> = local.iter_mut().map(Raw::go).collect();
+    assert_eq!(answers, [ACK, ACK, ACK, ACK, ACK, ACK, ERR_POLICY, ERR_POLICY]);
+    let remote = TcpStream::connect(at).unwrap();
+    remote.set_read_timeout(Some(LONG)).unwrap();
+    let mut remote = Raw::greeted(remote);
+    assert_eq!(remote.go(), ACK);
+    drop((local, remote));
+    daemon.signal("TERM");
+    let done = daemon.ends().exits(0);
+    done.says(&["buffers of 8388608 bytes: clients of uid ", " have 50331648 of 104857600, and one user"]);
 }

@@ -6,6 +6,7 @@
 pub mod certificates;
 pub mod client_names;
 pub mod listen;
+pub(crate) mod owner;
 pub mod socket;
 pub(crate) mod tls;
 #[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]

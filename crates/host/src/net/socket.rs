@@ -9,6 +9,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use crate::handed;
+use crate::net::owner::Owner;
 use crate::served_path::{Found, ServedPath};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -287,6 +288,15 @@ impl Peer {
         }
         rustix::net::sockopt::socket_peercred(&socket)
             .map_or(Peer::Unknown, |process| Peer::Process(process.pid.as_raw_nonzero(), process.uid.as_raw()))
+    }
+
+    /// Returns the owner of the client.
+    pub(crate) fn owner(self) -> Owner {
+        match self {
+            Peer::Address(address) => Owner::of_address(address.ip()),
+            Peer::Process(_, uid) => Owner::User(uid),
+            Peer::Unknown => Owner::Unknown,
+        }
     }
 }
 

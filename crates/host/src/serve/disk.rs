@@ -14,6 +14,7 @@ use crate::driver::{Connections, FailureReport, HostDriver, PathMessage};
 use crate::error::{Error, Result};
 use crate::image_lock::ImageLock;
 use crate::mem::{Region, Regions};
+use crate::net::owner::Owner;
 use crate::run::{Frozen, change_settings, drain, replace_settings};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
@@ -533,19 +534,20 @@ impl ServedDisk {
         Frozen { waiter_lock: &self.changing, driver: member.driver.as_ref() }
     }
 
-    /// As [`ServedDisk::take_buffers`], for a client; [`client_memory`] limits what all clients have.
+    /// As [`ServedDisk::take_buffers`], for a client of `owner`. [`client_memory`] limits what all clients have, and what those of an owner
+    /// have.
     ///
     /// # Errors
     /// Resource: there is no memory for it, or clients have too much.
-    pub(crate) fn take_client_buffers(&self, bytes: usize) -> Result<u16> {
-        client_memory::take(bytes)?;
-        self.take_buffers(bytes).inspect_err(|_| client_memory::give_back(bytes))
+    pub(crate) fn take_client_buffers(&self, bytes: usize, owner: Option<Owner>) -> Result<u16> {
+        client_memory::take(bytes, owner)?;
+        self.take_buffers(bytes).inspect_err(|_| client_memory::give_back(bytes, owner))
     }
 
-    /// As [`ServedDisk::give_buffers_back`], for what [`ServedDisk::take_client_buffers`] returned.
-    pub(crate) fn give_client_buffers_back(&self, bytes: usize, number: u16) {
+    /// As [`ServedDisk::give_buffers_back`], for what [`ServedDisk::take_client_buffers`] returned for this owner.
+    pub(crate) fn give_client_buffers_back(&self, bytes: usize, number: u16, owner: Option<Owner>) {
         self.give_buffers_back(bytes, number);
-        client_memory::give_back(bytes);
+        client_memory::give_back(bytes, owner);
     }
 
     /// Returns the number of a region of `bytes` for the buffers of a port.

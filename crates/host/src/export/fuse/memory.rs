@@ -44,7 +44,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Makes the memory of `slots` request slots.
     pub(super) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Memory> {
-        let small = disk.take_client_buffers(slots * SMALL_BYTES)?;
+        let small = disk.take_client_buffers(slots * SMALL_BYTES, None)?;
         Ok(Memory { disk: Arc::clone(disk), slots, small, free: Vec::with_capacity(LARGES), taken: 0 })
     }
 
@@ -63,7 +63,7 @@ impl Memory {
     /// Takes one more piece from the disk.
     #[cold]
     pub(super) fn take_new(&mut self) -> Result<Large> {
-        let region = self.disk.take_client_buffers(LARGE_BYTES)?;
+        let region = self.disk.take_client_buffers(LARGE_BYTES, None)?;
         self.taken += 1;
         Ok(Large(region))
     }
@@ -82,9 +82,9 @@ impl Memory {
 
     /// Returns all memory to the disk. No I/O may be in flight.
     pub(super) fn return_all(&mut self) {
-        self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small);
+        self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small, None);
         for Large(region) in self.free.drain(..) {
-            self.disk.give_client_buffers_back(LARGE_BYTES, region);
+            self.disk.give_client_buffers_back(LARGE_BYTES, region, None);
         }
     }
 }

@@ -11,6 +11,7 @@
 use crate::error::Result;
 use crate::mem::Span;
 use crate::nbd::wire::{MAX_PAYLOAD, MAX_SERVED};
+use crate::net::owner::Owner;
 use crate::serve::ServedDisk;
 use blk::bio::DataRef;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ struct Longest {
 /// See the module's text.
 pub(in crate::export) struct Buffers {
     disk: Arc<ServedDisk>,
+    /// Of the client; `None`: there is no client.
+    owner: Option<Owner>,
     /// 0: the memory was abandoned.
     slots: usize,
     small: u16,
@@ -64,13 +67,13 @@ pub(in crate::export) struct Buffers {
 }
 
 impl Buffers {
-    /// Makes the buffers of `slots` request slots, at least one.
+    /// Makes the buffers of `slots` request slots, at least one, for a client of `owner`.
     ///
     /// # Errors
     /// Resource: there is no memory for it, or clients have too much.
-    pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
-        let small = disk.take_client_buffers(slots * SMALL_BYTES)?;
-        Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None, longest: None })
+    pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize, owner: Option<Owner>) -> Result<Buffers> {
+        let small = disk.take_client_buffers(slots * SMALL_BYTES, owner)?;
+        Ok(Buffers { disk: Arc::clone(disk), owner, slots, small, large: None, longest: None })
     }
 
     /// Returns a buffer of at least `bytes`, which is at most [`MAX_SERVED`], for the request in `slot`; `None` if others must complete
@@ -92,7 +95,7 @@ impl Buffers {
             return self.take_longest();
         }
         if self.large.is_none() {
-            let region = self.disk.take_client_buffers(LARGE_BYTES)?;
+            let region = self.disk.take_client_buffers(LARGE_BYTES, self.owner)?;
             self.large = Some(Box::new(Large { region, used: [false; UNITS] }));
         }
         let Some(Large { region, used }) = self.large.as_deref_mut() else { return Ok(None) };
@@ -115,7 +118,7 @@ impl Buffers {
         let longest = match &mut self.longest {
             Some(longest) => longest,
             none => {
-                let region = self.disk.take_client_buffers(LONGEST_BYTES)?;
+                let region = self.disk.take_client_buffers(LONGEST_BYTES, self.owner)?;
                 none.insert(Longest { region, is_used: false, is_wanted: false })
             }
         };
@@ -163,7 +166,7 @@ impl Buffers {
     /// Returns the memory of the longest requests to the disk, if no request uses it or waits for it.
     fn return_longest(&mut self) {
         if let Some(longest) = self.longest.take_if(|longest| !longest.is_used && !longest.is_wanted) {
-            self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region);
+            self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region, self.owner);
         }
     }
 
@@ -185,13 +188,13 @@ impl Drop for Buffers {
     /// Returns all memory to the disk.
     fn drop(&mut self) {
         if self.slots > 0 {
-            self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small);
+            self.disk.give_client_buffers_back(self.slots * SMALL_BYTES, self.small, self.owner);
         }
         if let Some(large) = self.large.take() {
-            self.disk.give_client_buffers_back(LARGE_BYTES, large.region);
+            self.disk.give_client_buffers_back(LARGE_BYTES, large.region, self.owner);
         }
         if let Some(longest) = self.longest.take() {
-            self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region);
+            self.disk.give_client_buffers_back(LONGEST_BYTES, longest.region, self.owner);
         }
     }
 }
@@ -217,9 +220,9 @@ mod tests {
     /// Whether the disk has memory for longest requests that no connection has.
     fn has_spare(disk: &ServedDisk) -> bool {
         let before = disk.regions.count();
-        let region = disk.take_client_buffers(LONGEST_BYTES).unwrap();
+        let region = disk.take_client_buffers(LONGEST_BYTES, None).unwrap();
         let spare = disk.regions.count() == before;
-        disk.give_client_buffers_back(LONGEST_BYTES, region);
+        disk.give_client_buffers_back(LONGEST_BYTES, region, None);
         spare
     }
 
@@ -227,7 +230,7 @@ mod tests {
     #[test]
     fn memory_of_the_longest_request_goes_back_at_its_end() {
         let (_threads, disk) = served();
-        let mut buffers = Buffers::new(&disk, 2).unwrap();
+        let mut buffers = Buffers::new(&disk, 2, None).unwrap();
         let longest = buffers.take(0, LARGE_BYTES + 1).unwrap().unwrap();
         assert!(buffers.longest.is_some());
         assert!(buffers.give_back(longest) && buffers.longest.is_none());
@@ -241,7 +244,7 @@ mod tests {
     #[test]
     fn a_request_that_waits_gets_the_memory_itself() {
         let (_threads, disk) = served();
-        let mut buffers = Buffers::new(&disk, 2).unwrap();
+        let mut buffers = Buffers::new(&disk, 2, None).unwrap();
         let first = buffers.take(0, LONGEST_BYTES).unwrap().unwrap();
         assert!(buffers.take(1, LONGEST_BYTES).unwrap().is_none());
         assert!(buffers.give_back(first) && buffers.longest.is_some(), "it is kept for the second request");
@@ -268,7 +271,7 @@ mod tests {
     fn memory_goes_back_when_buffers_are_dropped() {
         let (_threads, disk) = served();
         let take_all = || {
-            let mut buffers = Buffers::new(&disk, 2).unwrap();
+            let mut buffers = Buffers::new(&disk, 2, None).unwrap();
             buffers.take(0, SMALL_BYTES + 1).unwrap().unwrap();
             buffers.take(1, LONGEST_BYTES).unwrap().unwrap();
             buffers

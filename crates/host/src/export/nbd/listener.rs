@@ -20,7 +20,7 @@ use crate::event;
 use crate::handed;
 use crate::nbd::wire::MAX_SERVED;
 use crate::net::certificates::Tls;
-use crate::net::socket::{self, SocketFile};
+use crate::net::socket::{self, Peer, SocketFile};
 use crate::sandbox::{self, Role};
 use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
@@ -542,7 +542,7 @@ impl Shared {
         asked: &Export,
         client: &str,
     ) -> std::result::Result<Admitted, &'static str> {
-        let export = asked.label.as_str();
+        let (export, owner) = (asked.label.as_str(), Peer::of(&**socket).owner());
         let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
         // The export may have been removed during the handshake. The check is under this lock, so that the thread that removes an export
@@ -552,7 +552,7 @@ impl Shared {
             log::warn!(export, client; "a client is refused: too many clients, or its export is being removed");
             return Err("all places for clients are taken, or the export is being removed");
         };
-        let buffers = Buffers::new(&disk.disk, SLOTS).map_err(|e| {
+        let buffers = Buffers::new(&disk.disk, SLOTS, Some(owner)).map_err(|e| {
             log::warn!(export, client; "a client is refused: {e}");
             "the server has no memory for another client"
         })?;

@@ -3,43 +3,18 @@
 //!
 //! Guarantees: a new client gets a place without waiting for the time limit of others. When all places are taken, the owner that has most of
 //! them loses the place of its oldest silent client, or of its oldest client if all have sent something. So silent clients keep neither
-//! other owners nor other clients of their own owner away. An owner is a user of this machine or an address (for IPv6 a network of 64 bits).
+//! other owners nor other clients of their own owner away. Owners are those of [`crate::net::owner`].
 
+use crate::net::owner::Owner;
 use crate::net::socket::Peer;
 use parking_lot::{Condvar, Mutex};
 use rustix::net::Shutdown;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Maximum number of handshakes at the same time.
 const MAX_HANDSHAKES: usize = 32;
-
-/// The owner of a client: one owner's clients count together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    User(u32),
-    Address(IpAddr),
-    Unknown,
-}
-
-impl Owner {
-    fn of(peer: Peer) -> Owner {
-        match peer {
-            Peer::Address(address) => Owner::of_address(address.ip()),
-            Peer::Process(_, uid) => Owner::User(uid),
-            Peer::Unknown => Owner::Unknown,
-        }
-    }
-
-    fn of_address(ip: IpAddr) -> Owner {
-        Owner::Address(match ip.to_canonical() {
-            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
-            v4 => v4,
-        })
-    }
-}
 
 /// A handshake that goes on.
 struct Taken {
@@ -95,7 +70,7 @@ impl Drop for Place {
 impl Places {
     /// Returns a place for the client; another may have to leave for it. `None`: the server stops.
     pub(super) fn take(self: &Arc<Places>, socket: &Arc<OwnedFd>) -> Option<Place> {
-        let owner = Owner::of(Peer::of(&**socket));
+        let owner = Peer::of(&**socket).owner();
         let mut state = self.state.lock();
         while state.taken.len() >= MAX_HANDSHAKES && !state.stopped {
             if !state.taken.iter().any(|t| t.leaves) {
@@ -179,14 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_a_user_an_address_or_a_network() {
-        let of = |ip: &str| Owner::of_address(ip.parse().unwrap());
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-        assert_ne!(of("10.0.0.2"), of("10.0.0.1"));
+    fn the_owner_of_a_process_is_its_user() {
         let (socket, _other) = UnixStream::pair().unwrap();
-        assert!(matches!(Owner::of(Peer::of(&socket)), Owner::User(_)));
+        assert!(matches!(Peer::of(&socket).owner(), Owner::User(_)));
     }
 
     /// Clients that never say anything take all places; each new one gets a place at once.

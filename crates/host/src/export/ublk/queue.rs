@@ -78,7 +78,7 @@ impl Queue {
             ring,
             descs: Descs::map(device, index, depth)?,
             device: Arc::clone(device),
-            buffers: Buffers::new(disk, usize::from(depth))?,
+            buffers: Buffers::new(disk, usize::from(depth), None)?,
             slots: vec![Slot::default(); usize::from(depth)].into(),
             stalled: VecDeque::with_capacity(usize::from(depth)),
             answers: Vec::with_capacity(usize::from(depth)),

@@ -30,7 +30,7 @@ fn the_socket_goes_before_its_guard() {
     let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
     let disk = threads.disk("disk", driver, Arc::clone(&regions), QueueConfig::default()).unwrap();
-    let buffers = || Buffers::new(&disk, SLOTS);
+    let buffers = || Buffers::new(&disk, SLOTS, None);
     let connection = |buffers| {
         let (socket, seen) = (Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0)), Arc::default());
         let guard = Box::new(Guard(Arc::downgrade(&socket), Arc::clone(&seen)));
