@@ -35,7 +35,9 @@ pub struct BlockLocks<L: Lock, W> {
 
 struct LockState<L: Lock, W> {
     held: Vec<Held<L, W>>,
-    /// Entries that wait until a range is unlocked.
+    /// No range can be locked.
+    is_closed: bool,
+    /// Entries that wait until a range can be locked.
     waiting: Vec<Arc<Writes<L, W>>>,
 }
 
@@ -155,7 +157,7 @@ impl<L: Lock, W: Wake> Default for BlockLocks<L, W> {
             used: AtomicBool::new(false),
             held: AtomicU32::new(0),
             events: AtomicU64::new(0),
-            state: Mutex::new(LockState { held: Vec::new(), waiting: Vec::new() }),
+            state: Mutex::new(LockState { held: Vec::new(), is_closed: false, waiting: Vec::new() }),
             entries: Mutex::new(Vec::new()),
         }
     }
@@ -212,10 +214,11 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     }
 
     /// Locks the range, so that no other write to it can enter; [`BlockLocks::is_clear`] then tells whether writes are still
-    /// inside. Returns false if a part of the range is locked: the entry's thread is woken when it may try again.
+    /// inside. Returns false if a part of the range is locked, or the locks are closed: the entry's thread is woken when it may try
+    /// again.
     pub(super) fn lock(&self, range: Range<u64>, entry: &Arc<Writes<L, W>>) -> bool {
         let mut state = self.state.lock();
-        if state.held.iter().any(|h| overlap(&h.range, &range)) {
+        if state.is_closed || state.held.iter().any(|h| overlap(&h.range, &range)) {
             state.wait(entry);
             return false;
         }
@@ -253,6 +256,27 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.iter().for_each(|w| w.waker.wake());
+    }
+
+    /// Lets no more blocks be locked until [`BlockLocks::open`]. Those that are locked are still rewritten; other writes of parts of
+    /// blocks wait.
+    pub fn close(&self) {
+        self.state.lock().is_closed = true;
+    }
+
+    /// Ends [`BlockLocks::close`], and wakes waiting threads.
+    pub fn open(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = false;
+        self.happened();
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.iter().for_each(|w| w.waker.wake());
+    }
+
+    /// Whether no block is locked, so none is between its read and its write.
+    pub fn is_free(&self) -> bool {
+        self.state.lock().held.is_empty()
     }
 
     /// Called with the lock of an entry's writes held. If a lock's owner has already checked these writes, the lock is seen

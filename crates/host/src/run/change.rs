@@ -164,10 +164,20 @@ pub(crate) fn drain(queue: &Arc<Queue>) -> Result<Duration> {
     drained.map(|()| clock::now().since(began))
 }
 
+/// Waits until `has_ended` says that some I/O has ended, as long as [`drain`] does. Returns how long that took.
+pub(crate) fn wait_ended(has_ended: impl Fn() -> bool) -> Result<Duration> {
+    let began = clock::now();
+    wait_until(&has_ended, PATIENCE).map(|()| clock::now().since(began))
+}
+
 /// Waits until nothing is in flight in `what`, which was frozen before.
 fn wait_drained(what: &dyn Freeze, patience: Duration) -> Result<()> {
+    wait_until(&|| what.is_drained(), patience)
+}
+
+fn wait_until(has_ended: &dyn Fn() -> bool, patience: Duration) -> Result<()> {
     let began = clock::now();
-    while !what.is_drained() {
+    while !has_ended() {
         if clock::now().since(began) > patience {
             return Err(Error::usage(format!(
                 "I/O in flight has not ended after {} s: nothing was changed; try again when the device answers",

@@ -23,7 +23,7 @@ mod prepare;
 mod watch;
 mod give_up;
 
-pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
+pub(crate) use change::{Frozen, change_settings, drain, replace_settings, wait_ended};
 pub use checkpoint::{ThreadEnd, ThreadTrace};
 pub use cpus::CpuChange;
 pub use give_up::GivenUp;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::image_lock::ImageLock;
 use crate::mem::{Region, Regions};
 use crate::net::owner::Owner;
-use crate::run::{Frozen, change_settings, drain, replace_settings};
+use crate::run::{Frozen, change_settings, drain, replace_settings, wait_ended};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
 use blk::id::{CpuId, MAX_SUBMITTERS, SECTOR_SHIFT, Sector, SubmitterId};
@@ -472,17 +472,23 @@ impl ServedDisk {
         Ok(resized?.0 << SECTOR_SHIFT)
     }
 
-    /// Waits until no I/O is in flight, and prevents new I/O until [`ServedDisk::resume`]; clients wait. Returns how long that took.
-    /// Does nothing if the disk is drained.
+    /// Waits until no I/O is in flight, and prevents new I/O until [`ServedDisk::resume`]; clients wait. Then no block is between its read
+    /// and its write either, so the image may be changed. Returns how long that took. Does nothing if the disk is drained.
     ///
     /// # Errors
-    /// Usage: I/O in flight has not ended after 30 s. New I/O begins again then.
+    /// Usage: blocks that are rewritten, or after them other I/O in flight, have not ended after 30 s. New I/O begins again then.
     pub fn drain(&self) -> Result<Duration> {
         let mut drained = self.drained.lock();
         if *drained {
             return Ok(Duration::ZERO);
         }
-        let took = self.drain_members()?;
+        // Before the freeze, which keeps a block that was read from being written. With the disk drained, a rewrite begins with a read
+        // that waits.
+        self.locks.close();
+        let rewritten = wait_ended(|| self.locks.is_free());
+        let took = rewritten.and_then(|took| Ok(took + self.drain_members()?));
+        self.locks.open();
+        let took = took?;
         *drained = true;
         // Relaxed: no other data depends on it.
         self.is_drained.store(true, Ordering::Relaxed);

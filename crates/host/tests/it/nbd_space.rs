@@ -403,6 +403,36 @@ fn a_resize_shows_to_later_clients() {
     server.check_idle();
 }
 
+/// A drain used to end between the read and the write of a block that is changed in part. The write then undid what had changed in the
+/// image while the disk was drained.
+#[test]
+fn an_image_may_change_while_its_disk_is_drained() {
+    let server = Server::new("file");
+    let (image, disk, stop) = (server.image(), &server.served.disk, server.path("stop"));
+    let writes = || disk.stats().op(Op::Write).ios;
+    std::thread::scope(|s| {
+        let client = s.spawn(|| {
+            let begin = format!("i = 0\nwhile not os.path.exists({stop:?}):\n");
+            server.python(&(begin + "    h.pwrite(bytes([i % 256]), 0)\n    i += 1\n"));
+        });
+        for value in 1..=200 {
+            let (from, until) = (writes(), Instant::now() + Duration::from_secs(30));
+            while writes() < from + 2 {
+                assert!(Instant::now() < until && !client.is_finished(), "the client does not write");
+                std::thread::yield_now();
+            }
+            disk.drain().unwrap();
+            let mut byte = [0];
+            image.read_exact_at(&mut byte, 100).unwrap();
+            assert_eq!(byte, [value - 1], "a write of byte 0 brought an old byte 100 back");
+            image.write_all_at(&[value], 100).unwrap();
+            assert!(disk.resume());
+        }
+        fs::write(&stop, "").unwrap();
+    });
+    server.check_idle();
+}
+
 /// If every write is durable, no flush is offered, and none is needed.
 #[test]
 fn write_through_offers_no_flush_and_does_it_itself() {

@@ -48,6 +48,21 @@ fn locks_do_not_overlap_and_waiters_are_woken() {
 }
 
 #[test]
+fn closed_locks_give_no_lock_until_they_open() {
+    let (locks, [a, b]) = used();
+    assert!(locks.is_free() && locks.lock(8..16, &a));
+    locks.close();
+    assert!(!locks.is_free() && !locks.lock(100..108, &b), "the present lock stays, and there is no other");
+    locks.unlock(&(8..16));
+    assert!(locks.is_free() && b.is_woken() && !locks.lock(100..108, &b));
+    let events = locks.events();
+    locks.open();
+    assert!(b.is_woken() && locks.events() != events && locks.lock(100..108, &b));
+    locks.unlock(&(100..108));
+    assert!(locks.is_unused());
+}
+
+#[test]
 fn a_write_waits_for_a_lock_of_its_blocks_and_for_no_other() {
     let (locks, [a, b]) = used();
     assert!(locks.lock(8..16, &a) && locks.is_clear(&(8..16)));
