@@ -165,14 +165,14 @@ impl Rbd {
             }
             // The image may have grown since.
             let has = Sector(self.first.size().map_err(within)? >> SECTOR_SHIFT);
-            check_shrink(self.capacity().max(has), bytes, shrink)?;
+            check_shrink(self.capacity().max(has).0 << SECTOR_SHIFT, bytes, shrink)?;
             self.first.resize(bytes).map_err(within)?;
         }
         let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
         if sectors == 0 {
             return Err(within(Error::usage("it is empty now: the disk keeps its size")));
         }
-        check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
+        check_shrink(self.capacity().0 << SECTOR_SHIFT, sectors << SECTOR_SHIFT, shrink)?;
         Ok(Sector(sectors))
     }
 }

@@ -2,7 +2,7 @@
 //! Which parts of a disk are allocated, and its size.
 
 use crate::error::{Error, Result};
-use blk::id::{SECTOR_SHIFT, Sector};
+use blk::id::Sector;
 
 /// How a driver knows which blocks are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,11 @@ pub struct Stretch {
     pub is_hole: bool,
 }
 
-/// Checks that a device of `had` sectors may have `bytes` bytes.
+/// Checks that a device of `had` bytes may have `bytes` bytes.
 ///
 /// # Errors
 /// Usage: that is smaller, and `shrink` is false.
-pub(super) fn check_shrink(had: Sector, bytes: u64, shrink: bool) -> Result<()> {
-    let had = had.0 << SECTOR_SHIFT;
+pub(super) fn check_shrink(had: u64, bytes: u64, shrink: bool) -> Result<()> {
     if shrink || bytes >= had {
         return Ok(());
     }

@@ -144,6 +144,18 @@ fn a_part_is_resized_at_its_end_and_only_without_a_size() {
     }
 }
 
+/// Bytes after the last whole sector used to be cut off without `shrink`.
+#[test]
+fn a_resize_counts_every_byte_of_the_file() {
+    let file = TempFile::new();
+    let driver = open(&file.0, FileOptions::default()).unwrap();
+    let has = fs::metadata(&file.0).unwrap().len();
+    fs::File::options().write(true).open(&file.0).unwrap().set_len(has + 100).unwrap();
+    let refused = driver.resize(Some(has), false).unwrap().unwrap_err();
+    assert!(refused.to_string().contains(&format!("the disk has {} bytes", has + 100)), "{refused}");
+    assert_eq!(driver.resize(Some(has), true).unwrap().unwrap(), Sector(has / 512));
+}
+
 #[test]
 fn discard_gives_space_back() {
     for kind in Kind::DIRECT_FILES {

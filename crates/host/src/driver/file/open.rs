@@ -230,7 +230,7 @@ impl Opened {
             }
             // The file may have grown since.
             let has = (&file).seek(SeekFrom::End(0)).map_err(failed)?.saturating_sub(self.part.offset);
-            check_shrink(self.capacity().max(Sector(has >> SECTOR_SHIFT)), bytes, shrink)?;
+            check_shrink(has.max(self.capacity().0 << SECTOR_SHIFT), bytes, shrink)?;
             file.set_len(self.part.offset.saturating_add(bytes)).map_err(failed)?;
         }
         let file_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
@@ -247,7 +247,7 @@ impl Opened {
                 "it has {size} bytes now, less than a block of {block}: the disk keeps its size"
             )));
         }
-        check_shrink(self.capacity(), sectors << SECTOR_SHIFT, shrink)?;
+        check_shrink(self.capacity().0 << SECTOR_SHIFT, sectors << SECTOR_SHIFT, shrink)?;
         Ok(Sector(sectors))
     }
 
