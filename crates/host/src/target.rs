@@ -222,10 +222,19 @@ impl TargetSpec {
         })
     }
 
-    /// As [`TargetSpec::open`], for a part of its file or block device. Other targets are opened as a whole.
-    pub(crate) fn open_part(&self, part: FilePart, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+    /// As [`TargetSpec::open`], for a part of its file or block device, which with `any_size` may end within a sector
+    /// ([`file::FileOptions::any_size`]). Other targets are opened as a whole.
+    pub(crate) fn open_part(
+        &self,
+        part: FilePart,
+        any_size: bool,
+        needs: &Needs,
+        regions: Arc<Regions>,
+    ) -> Result<OpenTarget> {
         match self {
-            TargetSpec::File(path) if !part.is_whole() => file::open_part(path, part, needs, regions),
+            TargetSpec::File(path) if any_size || !part.is_whole() => {
+                file::open_part(path, part, any_size, needs, regions)
+            }
             _ => self.open(needs, regions),
         }
     }

@@ -87,6 +87,23 @@ fn requests_of_a_mount_are_counted() {
 }
 
 #[test]
+fn an_image_of_any_size_is_a_file_of_that_size() {
+    let dir = MountDir(Dir::new("serve-fuse"));
+    dir.mounted_disk(4097, "");
+    for signal in ["KILL", "TERM"] {
+        let daemon = serve(&dir);
+        let file = OpenOptions::new().read(true).write(true).open(dir.path("mount")).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 4097);
+        file.write_all_at(signal.as_bytes(), 4097 - 4).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        daemon.ends_by(signal);
+        let image = fs::read(dir.path("disk.img")).unwrap();
+        assert!(image.len() == 4097 && image.ends_with(signal.as_bytes()), "{} bytes", image.len());
+    }
+}
+
+#[test]
 fn the_printed_commands_work() {
     let dir = directory(Dir::new("serve-fuse"));
     let json = dir.mqblk(&["serve", "--dry-run", "--json", "c.toml"]).exits(0).json();

@@ -70,6 +70,59 @@ fn no_byte_of_an_image_is_left_out() {
     daemon.ends().exits(0);
 }
 
+/// It was refused once, although nbdkit and QEMU serve it.
+#[test]
+fn an_image_has_its_exact_size_over_nbd() {
+    let dir = Dir::new("image-any-size");
+    fs::create_dir(dir.path("fs")).unwrap();
+    dir.file("c.toml", &config(""))
+        .file("vhost.toml", "[[export]]\ntype = \"vhost-user-blk\"\ndisk = \"d\"\nsocket = \"v.sock\"\n");
+    dir.file("both.toml", &(config("") + &fs::read_to_string(dir.path("vhost.toml")).unwrap()));
+    let image = dir.path("fs/a.img");
+    let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
+    let serve = || dir.start(&["serve", "c.toml", "--control", "ctl.sock"], "serving on");
+    let size_is = |size: u32| {
+        assert_eq!(dir.program("nbdinfo", &["--size", &uri]).exits(0).out.trim(), size.to_string());
+        assert_eq!(fs::metadata(&image).unwrap().len(), u64::from(size));
+    };
+    for size in [1u32, 511, 4097] {
+        let data: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+        let other: Vec<u8> = data.iter().map(|byte| byte ^ 0xff).collect();
+        fs::write(&image, &data).unwrap();
+        dir.file("copy.img", "");
+        fs::write(dir.path("other.img"), &other).unwrap();
+        dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(0);
+        let why =
+            format!("has {size} bytes, which is not whole blocks of 512; if it is a raw image, pad it (truncate -s ");
+        dir.mqblk(&["serve", "both.toml"]).exits(2).says(&[&why, "over NBD and FUSE only"]);
+        let daemon = serve();
+        let line = format!("the disk on 'fs/a.img' has {size} bytes and ends within a sector of 512");
+        assert!(daemon.seen().contains(&line), "{}", daemon.seen());
+        size_is(size);
+        dir.program("nbdcopy", &[&uri, "copy.img"]).exits(0);
+        assert!(fs::read(dir.path("copy.img")).unwrap() == data, "size {size}");
+        dir.program("nbdcopy", &["--flush", "other.img", &uri]).exits(0);
+        daemon.signal("KILL");
+        daemon.ends();
+        assert!(fs::read(&image).unwrap() == other, "size {size}");
+    }
+    let daemon = serve();
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat());
+    let list = ctl(&["list", "--json"]).exits(0).json();
+    assert_eq!((list["disks"][0]["bytes"].as_u64(), list["disks"][0]["direct"].as_bool()), (Some(4097), Some(false)));
+    ctl(&["resize", "d", "5001"]).exits(0).prints(&["resized disk 'd' from 4097 to 5001 bytes"]);
+    size_is(5001);
+    ctl(&["resize", "d", "4099"]).exits(2).says(&["size=4099: the disk has 5001 bytes; data beyond"]);
+    ctl(&["resize", "d", "4099", "--force"]).exits(0);
+    size_is(4099);
+    ctl(&["add", "vhost.toml"]).exits(2).says(&["type=vhost-user-blk: needs a disk of whole sectors of 512 bytes"]);
+    dir.program("qemu-io", &["-f", "raw", "-c", "write -P 7 4096 3", "-c", "discard 0 4099", &uri]).exits(0);
+    size_is(4099);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+    assert_eq!(fs::metadata(&image).unwrap().len(), 4099);
+}
+
 #[test]
 fn an_image_that_is_not_raw_is_served_only_on_request() {
     let dir = Dir::new("image-format");

@@ -10,9 +10,12 @@
 //! Without io_uring, threads make the system calls of the same meaning (preadv2, pwritev2, fdatasync, fallocate), with the same statuses.
 //! Limits: on a block device a discard is the kernel's unmapping write-zeroes: the range then reads as zeroes, and need not be freed. A
 //! device without that command has no discard here. I/O uses O_DIRECT if the file supports it, otherwise the page cache, with a
-//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` refuses to
-//! round); if the file is truncated later, I/O fails. Only requests
+//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks (`mqblk serve` does not round);
+//! if the file is truncated later, I/O fails. Only requests
 //! write to the file; it is neither created nor extended here (see `crate::create`). A disk may be a part of its file ([`FilePart`]).
+//! With [`FileOptions::any_size`] a disk that ends within a sector keeps its size, and has no direct I/O: O_DIRECT writes whole blocks, so
+//! it would make the file longer. A second, buffered descriptor for the last block would mix both kinds of I/O in one page of the
+//! file, which open(2) advises against.
 //! Since: 0.1.
 
 mod engine;
@@ -215,12 +218,16 @@ impl HostDriver for File {
 }
 
 impl Space for File {
-    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<u64>> {
         Some(self.opened.resize(bytes, shrink))
     }
 
-    fn adopt(&self, capacity: Sector) {
-        self.opened.adopt(capacity);
+    fn adopt(&self, bytes: u64) {
+        self.opened.adopt(bytes);
+    }
+
+    fn exact_bytes(&self) -> Option<u64> {
+        self.opened.any_size.then(|| self.opened.bytes())
     }
 
     fn allocation(&self) -> Allocation {
@@ -315,7 +322,7 @@ impl DriverTarget for PathBuf {
     }
 
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
-        open_part(self, FilePart::default(), needs, regions)
+        open_part(self, FilePart::default(), false, needs, regions)
     }
 
     fn is_same_data(&self, other: &Self) -> bool {
@@ -327,10 +334,16 @@ impl DriverTarget for PathBuf {
     }
 }
 
-/// As [`DriverTarget::open`] of a path, for a part of the file.
-pub(crate) fn open_part(path: &Path, part: FilePart, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+/// As [`DriverTarget::open`] of a path, for a part of the file, with [`FileOptions::any_size`].
+pub(crate) fn open_part(
+    path: &Path,
+    part: FilePart,
+    any_size: bool,
+    needs: &Needs,
+    regions: Arc<Regions>,
+) -> Result<OpenTarget> {
     let Needs { write, direct, min_bytes, in_use, read_ahead_kb, aio } = *needs;
-    let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb, aio, part };
+    let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb, aio, part, any_size };
     let (file, warnings) = File::open(path, &options, regions)?;
     Ok(OpenTarget { driver: Arc::new(file), warnings: warnings.iter().map(TargetWarning::new).collect() })
 }

@@ -150,7 +150,7 @@ impl Rbd {
         Queue::new(Arc::new(Image::open(&self.cluster, &place(&self.target, self.read_only))?))
     }
 
-    fn resize_image(&self, bytes: Option<u64>, shrink: bool) -> Result<Sector> {
+    fn resize_image(&self, bytes: Option<u64>, shrink: bool) -> Result<u64> {
         let within = |e: Error| e.within(&format!("RBD image {}", self.target));
         if let Some(bytes) = bytes {
             if self.read_only {
@@ -164,16 +164,16 @@ impl Rbd {
                 return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
             }
             // The image may have grown since.
-            let has = Sector(self.first.size().map_err(within)? >> SECTOR_SHIFT);
-            check_shrink(self.capacity().max(has).0 << SECTOR_SHIFT, bytes, shrink)?;
+            let has = self.first.size().map_err(within)?;
+            check_shrink(has.max(self.capacity().0 << SECTOR_SHIFT), bytes, shrink)?;
             self.first.resize(bytes).map_err(within)?;
         }
-        let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
-        if sectors == 0 {
+        let bytes = self.first.size().map_err(within)? >> SECTOR_SHIFT << SECTOR_SHIFT;
+        if bytes == 0 {
             return Err(within(Error::usage("it is empty now: the disk keeps its size")));
         }
-        check_shrink(self.capacity().0 << SECTOR_SHIFT, sectors << SECTOR_SHIFT, shrink)?;
-        Ok(Sector(sectors))
+        check_shrink(self.capacity().0 << SECTOR_SHIFT, bytes, shrink)?;
+        Ok(bytes)
     }
 }
 
@@ -347,13 +347,13 @@ impl HostDriver for Rbd {
 }
 
 impl Space for Rbd {
-    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<u64>> {
         Some(self.resize_image(bytes, shrink))
     }
 
-    fn adopt(&self, capacity: Sector) {
+    fn adopt(&self, bytes: u64) {
         // Relaxed: a number by itself.
-        self.sectors.store(capacity.0, Ordering::Relaxed);
+        self.sectors.store(bytes >> SECTOR_SHIFT, Ordering::Relaxed);
     }
 
     fn allocation(&self) -> Allocation {

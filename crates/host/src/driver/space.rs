@@ -44,19 +44,25 @@ pub(super) fn sized_at_target(what: &str) -> Error {
 
 /// A device whose space is more than a fixed range of sectors that may all hold data.
 pub trait Space {
-    /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in sectors. The driver keeps its capacity
+    /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in bytes. The driver keeps its capacity
     /// until [`Space::adopt`], so a caller can refuse the size. Data beyond a smaller size is lost. Returns `None` if a disk of this
     /// driver cannot be resized.
     ///
     /// # Errors
     /// Usage: the device cannot have this size, or the size is smaller and `shrink` is false; the device keeps its size. Others: the
     /// system refused.
-    fn resize(&self, _bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
+    fn resize(&self, _bytes: Option<u64>, _shrink: bool) -> Option<Result<u64>> {
         None
     }
 
-    /// Sets the driver's capacity to a size that [`Space::resize`] has returned, here or at another path to the same device.
-    fn adopt(&self, _capacity: Sector) {}
+    /// Sets the driver's capacity to a size in bytes that [`Space::resize`] has returned, here or at another path to the same device.
+    fn adopt(&self, _bytes: u64) {}
+
+    /// Returns the size in bytes of a disk that was opened with an end within a sector; `None`: the size is whole sectors. The bytes of the
+    /// last sector after the end read as zeroes, and a write leaves them out.
+    fn exact_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Returns how to find out which parts of the disk are stored.
     fn allocation(&self) -> Allocation {

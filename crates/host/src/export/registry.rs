@@ -63,6 +63,11 @@ macro_rules! exports {
                 match self { $(ExportKind::$kind(_) => <$plan>::NEEDS_ROOT,)* }
             }
 
+            /// Whether the export serves disks that end within a sector with their exact size.
+            pub(crate) fn serves_any_size(&self) -> bool {
+                match self { $(ExportKind::$kind(_) => <$plan>::SERVES_ANY_SIZE,)* }
+            }
+
             /// Returns the number of queues that a mapping distributes; `None` for exports whose connections are distributed round robin
             /// as they arrive.
             pub fn num_queues(&self) -> Option<u16> {

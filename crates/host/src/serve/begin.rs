@@ -21,7 +21,7 @@ use crate::mem::Regions;
 use crate::net::certificates::Tls;
 use crate::served_path::ServedPath;
 use crate::target::{Needs, TargetWarning, add_new, stripe_map};
-use blk::id::SECTOR_SHIFT;
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
 use blk::settings::QueueConfig;
 use blk::stripe::StripeMap;
 use blk::time::Duration;
@@ -72,7 +72,7 @@ impl OpenDisk {
             let Ok(meta) = std::fs::metadata(path) else { continue };
             if meta.is_file() {
                 let refused = |why| Error::usage(format!("image '{}' {why}", path.display()));
-                shows_all(path, &meta, plan).map_err(refused)?;
+                shows_all(path, &meta, plan, plan.is_one_file()).map_err(refused)?;
             }
         }
         let mut config = QueueConfig::default();
@@ -91,7 +91,7 @@ impl OpenDisk {
         let regions = Arc::new(Regions::new());
         let (mut drivers, mut images, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for target in &plan.targets {
-            let open = target.spec.open_part(plan.part, &needs, Arc::clone(&regions))?;
+            let open = target.spec.open_part(plan.part, plan.is_one_file(), &needs, Arc::clone(&regions))?;
             // All paths of a target lead to one file.
             if let Some(identity) = open.driver.path().identity() {
                 let image = |path| Arc::new(ServedPath::image(&plan.name, path, identity.clone()));
@@ -176,6 +176,9 @@ pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
 }
 
 /// Begins an export. Returns `None` if the server that it shares with others serves it.
+///
+/// # Errors
+/// Usage: the export needs whole sectors, and the disk need not have them. Others: those of the export.
 pub(super) fn begin(
     threads: &Arc<IoThreads>,
     disk: &OpenDisk,
@@ -184,6 +187,14 @@ pub(super) fn begin(
     iothreads: Vec<usize>,
 ) -> Result<Option<Box<dyn RunningExport>>> {
     let of_disk = &plan.disks()[export.disk];
+    if disk.served.has_any_size() && !export.plan.kind.serves_any_size() {
+        return Err(Error::usage(format!(
+            "type={}: needs a disk of whole sectors of {SECTOR_SIZE} bytes, but disk '{}' ended within one when it was opened: pad its \
+             image, then remove the disk and add it again; or serve it over NBD or FUSE",
+            export.plan.kind.name(),
+            of_disk.name
+        )));
+    }
     export.plan.kind.begin(ExportSetup {
         threads,
         disk: &disk.served,

@@ -280,11 +280,15 @@ impl DiskPlan {
         if self.stripe.is_some() { "targets" } else { "target" }
     }
 
+    /// Whether its only target is one file or block device.
+    pub(super) fn is_one_file(&self) -> bool {
+        matches!(&self.targets[..], [TargetPlan { spec: TargetSpec::File(_), .. }])
+    }
+
     /// Checks that the disk is a part of something that has parts. The error is the key, and the rule.
     fn check_part(&self) -> Result<(), (&'static str, String)> {
         let FilePart { offset, size } = self.part;
-        let is_file = matches!(&self.targets[..], [TargetPlan { spec: TargetSpec::File(_), .. }]);
-        if self.part.is_whole() || is_file {
+        if self.part.is_whole() || self.is_one_file() {
             return self.part.check();
         }
         let (key, value) = if offset > 0 { ("offset", offset) } else { ("size", size.unwrap_or(0)) };

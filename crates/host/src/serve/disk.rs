@@ -18,7 +18,7 @@ use crate::net::owner::Owner;
 use crate::run::{Frozen, change_settings, drain, replace_settings, wait_ended};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
-use blk::id::{CpuId, MAX_SUBMITTERS, SECTOR_SHIFT, Sector, SubmitterId};
+use blk::id::{CpuId, MAX_SUBMITTERS, SECTOR_SHIFT, SECTOR_SIZE, Sector, SubmitterId};
 use blk::limits::Limits;
 use blk::qos::rates::LIMIT_NAMES;
 use blk::queue::{Notify, RequestQueue};
@@ -30,7 +30,7 @@ use blk::stripe::{StripeMap, Striped};
 use blk::time::Duration;
 use parking_lot::{Mutex, MutexGuard, RawMutex};
 use std::ops::Add;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
@@ -45,6 +45,8 @@ pub struct ServedDisk {
     limits: Limits,
     /// Bytes of the largest logical block of the members.
     block_size: u32,
+    /// Bytes of a disk that may have any size. Its capacity is these, rounded up to sectors.
+    exact_bytes: Option<AtomicU64>,
     /// Memory for the data of I/O; region numbers are the same for all members.
     pub regions: Arc<Regions>,
     wakeups: Arc<Wakeups>,
@@ -147,13 +149,15 @@ impl ServedDisk {
             None => (*members[0].queue.limits(), members[0].queue.capacity()),
             Some(map) => (Limits::stacked(members.iter().map(|m| m.queue.limits())), map.capacity()),
         };
-        let limits = geometry.shown(&below, capacity.0 << SECTOR_SHIFT).map_err(Error::usage)?;
+        let exact = if map.is_none() { members[0].driver.space().exact_bytes() } else { None };
+        let limits = geometry.shown(&below, exact.unwrap_or(capacity.0 << SECTOR_SHIFT)).map_err(Error::usage)?;
         Ok(ServedDisk {
             name,
             members,
             map,
             limits,
             block_size: below.logical_block_size,
+            exact_bytes: exact.map(AtomicU64::new),
             regions,
             wakeups: Arc::clone(wakeups),
             helper,
@@ -214,7 +218,22 @@ impl ServedDisk {
         self.block_size
     }
 
-    /// Returns the disk's size.
+    /// Returns the disk's size in bytes, which for an image may be any number.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        match &self.exact_bytes {
+            // Relaxed: no other data depends on it.
+            Some(bytes) => bytes.load(Ordering::Relaxed),
+            None => self.capacity().0 << SECTOR_SHIFT,
+        }
+    }
+
+    /// Whether the disk ended within a sector when it was opened. Then it may have any size, and only exports with their own end serve it.
+    pub(super) fn has_any_size(&self) -> bool {
+        self.exact_bytes.is_some()
+    }
+
+    /// Returns the disk's size in sectors. The last one may end beyond the disk.
     #[inline]
     pub fn capacity(&self) -> Sector {
         match &self.map {
@@ -448,7 +467,9 @@ impl ServedDisk {
             return Err(Error::usage(text));
         };
         let block = u64::from(self.limits.logical_block_size);
-        let whole = |bytes: u64| match bytes.is_multiple_of(block) {
+        let unit = if self.has_any_size() { u64::from(SECTOR_SIZE) } else { 1 };
+        let is_whole = |bytes: u64| bytes.checked_next_multiple_of(unit).is_some_and(|b| b.is_multiple_of(block));
+        let whole = |bytes: u64| match is_whole(bytes) {
             true => Ok(()),
             false => Err(Error::usage(format!(
                 "size={bytes}: must be a multiple of the disk's block, {block} (logical_block_size); the disk keeps its size"
@@ -461,15 +482,19 @@ impl ServedDisk {
         let keeps = || Err(Error::usage(format!("a disk of driver '{}' cannot be resized", driver.name())));
         let resized = driver.space().resize(bytes, shrink).unwrap_or_else(keeps);
         let resized = resized.map_err(|e| e.within(&format!("disk '{}'", self.name)));
-        let resized = resized.and_then(|capacity| whole(capacity.0 << SECTOR_SHIFT).map(|()| capacity));
-        let resized = resized.inspect(|capacity| {
-            driver.space().adopt(*capacity);
-            queue.set_capacity(*capacity);
+        let resized = resized.and_then(|bytes| whole(bytes).map(|()| bytes));
+        let resized = resized.inspect(|bytes| {
+            driver.space().adopt(*bytes);
+            queue.set_capacity(driver.capacity());
+            if let Some(exact) = &self.exact_bytes {
+                // Relaxed: no other data depends on it.
+                exact.store(*bytes, Ordering::Relaxed);
+            }
         });
         if shrink {
             queue.unfreeze();
         }
-        Ok(resized?.0 << SECTOR_SHIFT)
+        resized.map(|_| self.bytes())
     }
 
     /// Waits until no I/O is in flight, and prevents new I/O until [`ServedDisk::resume`]; clients wait. Then no block is between its read

@@ -27,6 +27,8 @@ pub(crate) trait ExportSpec: Sized {
     const NEEDS_ROOT: bool = false;
     /// Its sources are connections of clients, which come and go, not queues.
     const SERVES_CONNECTIONS: bool = false;
+    /// It serves disks that end within a sector with their exact size.
+    const SERVES_ANY_SIZE: bool = false;
 
     /// Reads the keys of this type. `name` is the name of the export, `disk` that of its disk.
     fn read(keys: &mut dyn ExportKeys, name: &str, disk: &str) -> Self;

@@ -4,6 +4,7 @@
 //! Guarantees: smaller blocks than the targets' are served exactly ([`blk::rmw`]). A size that the disk does not have in whole blocks is
 //! refused.
 
+use blk::id::SECTOR_SIZE;
 use blk::limits::Limits;
 
 /// Settings of a disk; `None` = the default.
@@ -42,11 +43,11 @@ impl Geometry {
     /// that of the targets.
     ///
     /// # Errors
-    /// The disk does not consist of whole blocks.
+    /// The disk does not consist of whole blocks. A last sector that the disk has in part counts as a whole one.
     pub(super) fn shown(self, below: &Limits, bytes: u64) -> Result<Limits, String> {
         let logical = self.logical.unwrap_or(below.logical_block_size);
-        let rest = bytes % u64::from(logical);
-        if rest != 0 {
+        if !bytes.next_multiple_of(u64::from(SECTOR_SIZE)).is_multiple_of(u64::from(logical)) {
+            let rest = bytes % u64::from(logical);
             return Err(format!(
                 "logical_block_size={logical}: the disk has {bytes} bytes, {rest} more than whole blocks; set a smaller one, or make \
                  the image larger"
@@ -98,6 +99,11 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let odd = Geometry { logical: Some(4096), physical: None }.shown(&Limits::default(), (1 << 20) + 512);
         assert!(odd.unwrap_err().contains("1049088 bytes, 512 more than whole blocks"));
+        let within = Geometry { logical: Some(4096), physical: None }.shown(&Limits::default(), 4097);
+        assert!(within.unwrap_err().contains("4097 bytes, 1 more than whole blocks"));
+        for bytes in [1, 511, 513, 4097] {
+            assert!(Geometry::default().shown(&Limits::default(), bytes).is_ok(), "the last sector counts");
+        }
         for (logical, physical, key) in [
             (Some(256), None, "logical_block_size"),
             (Some(3000), None, "logical_block_size"),

@@ -88,6 +88,9 @@ fn look(plan: &CheckedPlan, of_disk: &dyn Fn(usize) -> bool, of_export: &dyn Fn(
                 of: format!("disk '{}'", disk.name),
             }));
         }
+        // An export that is added later is checked when it begins.
+        let mut exports = plan.exports().filter(|e| e.disk == index);
+        let any_size = disk.is_one_file() && exports.all(|e| e.plan.kind.serves_any_size());
         for target in disk.targets.iter().filter(|_| of_disk(index)) {
             if let TargetSpec::Multipath(several) = &target.spec
                 && let Err(e) = several.read_conf()
@@ -108,7 +111,7 @@ fn look(plan: &CheckedPlan, of_disk: &dyn Fn(usize) -> bool, of_export: &dyn Fn(
             };
             match format::of_target(disk, target) {
                 Some(text) => not_raw.push(problem(text)),
-                None => errors.extend(images_of(disk, target, &mut images).map(problem)),
+                None => errors.extend(images_of(disk, target, any_size, &mut images).map(problem)),
             }
         }
     }
@@ -131,7 +134,12 @@ fn look(plan: &CheckedPlan, of_disk: &dyn Fn(usize) -> bool, of_export: &dyn Fn(
 type Images<'a> = HashMap<(u64, u64), (&'a DiskPlan, &'a TargetPlan)>;
 
 /// Returns the problem of a target's images, if there is one. A target has one image, or one per path; a missing path may appear later.
-fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images<'a>) -> Option<String> {
+fn images_of<'a>(
+    disk: &'a DiskPlan,
+    target: &'a TargetPlan,
+    any_size: bool,
+    images: &mut Images<'a>,
+) -> Option<String> {
     let paths = target.paths();
     let is_there = |path: &Path| !matches!(fs::metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound);
     let some_are_there = paths.iter().any(|path| is_there(path));
@@ -141,7 +149,7 @@ fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images
             TargetSpec::Multipath(_) => format!("path {}: {text}", path.display()),
             _ => text,
         };
-        let meta = match image(path, disk) {
+        let meta = match image(path, disk, any_size) {
             Ok(meta) => meta,
             Err(text) => return Some(of_path(text)),
         };
@@ -179,13 +187,14 @@ fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
     Some(format!("has {has} bytes: must be at least one chunk ({chunk}); make it larger or the chunk smaller"))
 }
 
-/// Checks that the disk will show all bytes of a file. Of a target of a stripe, bytes behind the last whole chunk are not used anyway.
-pub(super) fn shows_all(path: &Path, meta: &Metadata, disk: &DiskPlan) -> Result<(), String> {
-    whole_blocks(path, disk.part, meta.len(), disk.direct && disk.stripe.is_none())
+/// Checks that the disk will show all bytes of a file; with `any_size`, it may end within a sector. Of a target of a stripe, bytes behind the
+/// last whole chunk are not used anyway.
+pub(super) fn shows_all(path: &Path, meta: &Metadata, disk: &DiskPlan, any_size: bool) -> Result<(), String> {
+    whole_blocks(path, disk.part, meta.len(), disk.direct && disk.stripe.is_none(), any_size)
 }
 
 /// Checks an image. Returns its metadata, or its problem.
-fn image(path: &Path, disk: &DiskPlan) -> Result<Metadata, String> {
+fn image(path: &Path, disk: &DiskPlan, any_size: bool) -> Result<Metadata, String> {
     let write = !disk.read_only;
     let meta = fs::metadata(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => "the image does not exist; create it first (truncate -s 10G FILE)".to_owned(),
@@ -205,7 +214,7 @@ fn image(path: &Path, disk: &DiskPlan) -> Result<Metadata, String> {
         if meta.len() == 0 {
             return Err("is empty; give it a size (truncate -s 10G FILE)".to_owned());
         }
-        shows_all(path, &meta, disk)?;
+        shows_all(path, &meta, disk, any_size)?;
     }
     ImageLock::probe(path, write).map_err(|e| e.to_string())?;
     Ok(meta)

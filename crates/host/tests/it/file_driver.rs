@@ -117,6 +117,97 @@ fn a_part_of_a_file_is_a_disk_by_itself() {
     }
 }
 
+/// Whatever is written, the file keeps its size, and the bytes of the last sector after it read as zeroes.
+#[test]
+fn a_disk_may_end_within_a_sector() {
+    let ways = [(true, Aio::IoUring), (false, Aio::IoUring), (true, Aio::Threads), (false, Aio::Threads)];
+    for (size, (direct, aio)) in [1, 511, 513, 4097].into_iter().flat_map(|size| ways.map(|way| (size, way))) {
+        let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+        let mut rng = Rng::new(0x5eed_0014);
+        let mut expected = rng.bytes(size);
+        fs::write(&file.0, &expected).unwrap();
+        let options =
+            FileOptions { direct, aio: Some(aio), any_size: true, read_ahead_kb: Some(128), ..FileOptions::default() };
+        let (driver, warnings) = File::open(&file.0, &options, regions.clone()).unwrap();
+        let said = warnings.iter().filter(|w| w.to_string().contains("within a sector")).count();
+        assert!(!driver.is_direct() && said <= usize::from(direct), "{warnings:?}");
+        assert_eq!(driver.exact_bytes(), Some(size as u64));
+        let sectors = size.div_ceil(512);
+        assert_eq!(driver.capacity(), Sector(sectors as u64));
+        let mut fixture = DriverFixture::on(Arc::new(driver), regions, |_| ());
+        let check = |fixture: &mut DriverFixture, expected: &[u8], what: &str| {
+            assert!(fs::read(&file.0).unwrap() == expected, "{what}: size {size}, direct={direct}, {aio:?}");
+            let mut padded = expected.to_vec();
+            padded.resize(sectors * 512, 0);
+            let (status, data) = fixture.read(0, sectors * 512);
+            assert!(status == BlkStatus::Ok && data == padded, "{what}: size {size}, direct={direct}, {aio:?}");
+        };
+        check(&mut fixture, &expected, "as it was");
+        let last = sectors - 1;
+        for flags in [OpFlags::NONE, OpFlags::FUA] {
+            let fill = rng.bytes(512);
+            assert_eq!(fixture.write(last as u64, &fill, flags), BlkStatus::Ok);
+            expected[last * 512..].copy_from_slice(&fill[..size - last * 512]);
+            check(&mut fixture, &expected, "written");
+        }
+        let tail = Bio::read(Sector(last as u64), 1, DataRef::NONE);
+        for (op, flags) in
+            [(Op::WriteZeroes, OpFlags::NONE), (Op::WriteZeroes, OpFlags::NOUNMAP), (Op::Discard, OpFlags::NONE)]
+        {
+            let fill = rng.bytes(512);
+            assert_eq!(fixture.write(last as u64, &fill, OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.io(Bio { op, ..tail }.with_flags(flags)), BlkStatus::Ok);
+            expected[last * 512..].fill(0);
+            check(&mut fixture, &expected, "zeroed");
+        }
+        // In one request of several pieces: each bio has its own buffer.
+        let fill = rng.bytes(sectors * 512);
+        let bios = (0..sectors).map(|i| (2 + i as u32, Bio::write(Sector(i as u64), 1, DataRef::NONE)));
+        let bios: Vec<_> = bios.collect();
+        for (slot, bio) in &bios {
+            let at = bio.sector.0 as usize * 512;
+            fixture.pool.with_slot(*slot, |b| b[..512].copy_from_slice(&fill[at..at + 512]));
+        }
+        let statuses = fixture.io_batch(bios.clone());
+        assert!(statuses.iter().all(|s| *s == BlkStatus::Ok), "{statuses:?}");
+        expected.copy_from_slice(&fill[..size]);
+        check(&mut fixture, &expected, "written in pieces");
+        for (slot, _) in &bios {
+            fixture.pool.with_slot(*slot, |b| b.fill(0xee));
+        }
+        let bios = bios.into_iter().map(|(slot, bio)| (slot, Bio { op: Op::Read, ..bio })).collect();
+        assert!(fixture.io_batch(bios).iter().all(|s| *s == BlkStatus::Ok));
+        let mut end = fill[last * 512..].to_vec();
+        end[size - last * 512..].fill(0);
+        assert!(fixture.pool.with_slot(2 + last as u32, |b| b[..512] == end[..]), "size {size}");
+    }
+}
+
+#[test]
+fn a_disk_that_ends_within_a_sector_gets_any_size() {
+    let file = TempFile::new();
+    fs::write(&file.0, [1; 1000]).unwrap();
+    let driver = open(&file.0, FileOptions { any_size: true, ..FileOptions::default() }).unwrap();
+    let len = || fs::metadata(&file.0).unwrap().len();
+    for (bytes, shrink) in [(1025, false), (2048, false), (4097, false), (513, true), (1, true)] {
+        assert_eq!(driver.resize(Some(bytes), shrink).unwrap().unwrap(), bytes);
+        driver.adopt(bytes);
+        assert_eq!((driver.exact_bytes(), len()), (Some(bytes), bytes));
+    }
+    assert!(driver.resize(Some(0), true).unwrap().is_err());
+    fs::write(&file.0, [1; 700]).unwrap();
+    assert_eq!(driver.resize(None, false).unwrap().unwrap(), 700);
+    driver.adopt(700);
+    assert_eq!(driver.exact_bytes(), Some(700));
+    let refused = driver.resize(Some(699), false).unwrap().unwrap_err();
+    assert!(refused.to_string().contains("size=699: the disk has 700 bytes"), "{refused}");
+    // A disk of whole sectors keeps whole sectors.
+    let whole = TempFile::new();
+    let driver = open(&whole.0, FileOptions { any_size: true, direct: false, ..FileOptions::default() }).unwrap();
+    assert_eq!(driver.exact_bytes(), None);
+    assert!(driver.resize(Some((8 << 20) + 1), false).unwrap().is_err());
+}
+
 #[test]
 fn a_part_is_resized_at_its_end_and_only_without_a_size() {
     const MIB: u64 = 1 << 20;
@@ -127,11 +218,11 @@ fn a_part_is_resized_at_its_end_and_only_without_a_size() {
     assert!(refused.to_string().contains("has size=2097152: change it there"), "{refused}");
     let tail = open(&file.0, part(MIB, None)).unwrap();
     let before = tail.capacity();
-    assert_eq!(tail.resize(Some(3 * MIB), true).unwrap().unwrap(), Sector(3 * 2048));
+    assert_eq!(tail.resize(Some(3 * MIB), true).unwrap().unwrap(), 3 * MIB);
     assert_eq!((fs::metadata(&file.0).unwrap().len(), tail.capacity()), (4 * MIB, before));
-    tail.adopt(Sector(3 * 2048));
+    tail.adopt(3 * MIB);
     assert_eq!(tail.capacity(), Sector(3 * 2048));
-    assert_eq!(fixed.resize(None, true).unwrap().unwrap(), Sector(2 * 2048), "its part is there");
+    assert_eq!(fixed.resize(None, true).unwrap().unwrap(), 2 * MIB, "its part is there");
     fs::File::options().write(true).open(&file.0).unwrap().set_len(MIB).unwrap();
     for (driver, why) in [(&fixed, "end at 3145728"), (&tail, "nothing follows offset=1048576")] {
         let refused = driver.resize(None, true).unwrap().unwrap_err();
@@ -153,7 +244,7 @@ fn a_resize_counts_every_byte_of_the_file() {
     fs::File::options().write(true).open(&file.0).unwrap().set_len(has + 100).unwrap();
     let refused = driver.resize(Some(has), false).unwrap().unwrap_err();
     assert!(refused.to_string().contains(&format!("the disk has {} bytes", has + 100)), "{refused}");
-    assert_eq!(driver.resize(Some(has), true).unwrap().unwrap(), Sector(has / 512));
+    assert_eq!(driver.resize(Some(has), true).unwrap().unwrap(), has);
 }
 
 #[test]

@@ -238,6 +238,34 @@ fn the_disk_has_an_end_and_its_own_size() {
 }
 
 #[test]
+fn a_disk_that_ends_within_a_sector_is_a_file_of_its_size() {
+    for size in [1, 511, 513, 4097] {
+        let mounted = Mounted::of(Served::of_any_size("fuse", size, 2), |_| {});
+        for flags in [0, libc::O_DIRECT] {
+            let file = mounted.open(flags);
+            assert_eq!(file.metadata().unwrap().len(), size);
+            let mut back = vec![0; 8192];
+            assert_eq!(file.read_at(&mut back, 0).unwrap(), size as usize);
+            assert_eq!(file.read_at(&mut back, size).unwrap(), 0);
+            assert_eq!(file.write_at(&[8; 9], size - 1).unwrap(), 1, "it is cut");
+            assert_eq!(errno(file.write_at(&[8], size)), libc::ENOSPC);
+            file.sync_all().unwrap();
+            assert_eq!(file.read_at(&mut back, size - 1).unwrap(), 1);
+            assert_eq!(back[0], 8);
+        }
+        let of_file = |arguments: &[&str]| try_run("fallocate", &[arguments, &[text(&mounted.file())]].concat());
+        for mode in ["--punch-hole", "--zero-range"] {
+            let zeroed = of_file(&[mode, "--keep-size", "--offset", "0", "--length", "1M"]);
+            assert!(zeroed.status.success(), "{zeroed:?}");
+        }
+        assert!(fs::read(mounted.image()).unwrap() == vec![0; size as usize], "size {size}");
+        run("cp", &["--sparse=always", text(&mounted.file()), text(&mounted.directory.join("copy"))]);
+        assert_eq!(fs::metadata(mounted.directory.join("copy")).unwrap().len(), size);
+        mounted.check_idle();
+    }
+}
+
+#[test]
 fn fallocate_punches_holes_and_writes_zeroes() {
     let mounted = Mounted::new("file", 2);
     let file = mounted.open(0);

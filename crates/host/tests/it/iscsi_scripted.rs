@@ -518,7 +518,7 @@ fn a_new_size_is_adopted_on_request_and_then_kept() {
     let target = Scripted::new(|_, _| false);
     let (mut fixture, driver) = fixture(&target, true, "1");
     let (before, doubled) = (driver.capacity(), Sector(driver.capacity().0 * 2));
-    let resize = |bytes| driver.space().resize(bytes, false).unwrap();
+    let resize = |bytes| driver.space().resize(bytes, false).unwrap().map(|bytes| Sector(bytes / 512));
     assert_eq!(resize(None).unwrap(), before);
     target.unit.lock().unwrap().blocks *= 2;
     assert_eq!(resize(Some(1 << 20)).unwrap_err().kind(), ErrorKind::Usage);
@@ -530,7 +530,7 @@ fn a_new_size_is_adopted_on_request_and_then_kept() {
     assert_eq!(resize(None).unwrap(), before);
     target.unit.lock().unwrap().blocks *= 2;
     assert_eq!(resize(None).unwrap(), doubled);
-    driver.space().adopt(doubled);
+    driver.space().adopt(doubled.0 * 512);
     assert_eq!(driver.capacity(), doubled);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // The size before is another disk's now.

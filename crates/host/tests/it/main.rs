@@ -37,6 +37,7 @@ mod multipath_manual;
 mod multipath_nbd;
 mod multipath_resize;
 mod multipath_told;
+mod nbd_any_size;
 mod nbd_driver;
 mod nbd_driver_tls;
 mod nbd_pipelined;

@@ -44,9 +44,9 @@ fn halve(target: &Scripted) {
 
 /// Adopts the size that the paths report.
 fn resize(disk: &Multipath) -> Result<Sector> {
-    let size = disk.space().resize(None, false).unwrap()?;
-    disk.space().adopt(size);
-    Ok(size)
+    let bytes = disk.space().resize(None, false).unwrap()?;
+    disk.space().adopt(bytes);
+    Ok(Sector(bytes / 512))
 }
 
 fn sessions_up(disk: &Multipath) -> u64 {

@@ -271,15 +271,15 @@ fn rbd_snapshots_sizes_and_holes() {
     assert_eq!(told(12 * MIB, 4 * MIB), [(4 * MIB, true)]);
     assert_eq!(fixture.read(12 * MIB / 512, 8192).1, [0; 8192]);
     // Resizes: by the driver, and by another client.
-    assert_eq!(driver.space().resize(Some(32 * MIB), false).unwrap().unwrap(), Sector(32 * MIB / 512));
+    assert_eq!(driver.space().resize(Some(32 * MIB), false).unwrap().unwrap(), 32 * MIB);
     assert_eq!(driver.capacity(), Sector(16 * MIB / 512));
-    driver.space().adopt(Sector(32 * MIB / 512));
+    driver.space().adopt(32 * MIB);
     assert_eq!(driver.capacity(), Sector(32 * MIB / 512));
     assert!(program("rbd", &["info", &image.name]).contains("size 32 MiB"));
     program("rbd", &["--no-progress", "resize", "--size", "24M", "--allow-shrink", &image.name]);
     assert_eq!(driver.space().resize(None, false).unwrap().unwrap_err().kind(), ErrorKind::Usage, "it is smaller");
-    assert_eq!(driver.space().resize(None, true).unwrap().unwrap(), Sector(24 * MIB / 512));
-    driver.space().adopt(Sector(24 * MIB / 512));
+    assert_eq!(driver.space().resize(None, true).unwrap().unwrap(), 24 * MIB);
+    driver.space().adopt(24 * MIB);
     assert_eq!(driver.space().resize(Some(1000), true).unwrap().unwrap_err().kind(), ErrorKind::Usage);
     // The queue does not know the new size. I/O beyond the end must fail, and must not be lost silently.
     fixture.disk.set_capacity(Sector(32 * MIB / 512));

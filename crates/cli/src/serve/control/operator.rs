@@ -415,7 +415,7 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
 
 fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> Done {
     disk_index(daemon.plan(), name)?;
-    let had = daemon.disk(name).map_or(0, |d| d.capacity().0 * 512);
+    let had = daemon.disk(name).map_or(0, |d| d.bytes());
     let (now, keep) = daemon.resize(name, bytes, force)?;
     let mut done = vec![match now == had {
         true => format!("disk '{name}' keeps its size of {now} bytes"),

@@ -48,7 +48,7 @@ fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
     let members = disk.members();
     let troubles = disk.injection_trouble().into_iter().chain(disk.flush_trouble()).chain(of_images);
     let mut all = json!({
-        "bytes": disk.capacity().0 * 512,
+        "bytes": disk.bytes(),
         "logical_block_size": disk.limits().logical_block_size,
         "physical_block_size": disk.limits().physical_block_size,
         "target_block_size": disk.block_size(),

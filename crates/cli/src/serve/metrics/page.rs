@@ -114,7 +114,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
         page.family(&name, Kind::Counter, &format!("Sum of the times of {many}, submission to end."), time);
     }
     let all = |of: &dyn Fn(&ServedDisk) -> u64| disks.iter().map(|(n, d)| (label(n), of(d))).collect::<Vec<_>>();
-    let size = all(&|d| d.capacity().0 * SECTOR);
+    let size = all(&|d| d.bytes());
     page.family("mqblk_disk_size_bytes", Kind::Gauge, "Size of the disk.", size);
     let drained = all(&|d| u64::from(d.is_drained()));
     page.family("mqblk_disk_drained", Kind::Gauge, "1 while the disk is drained.", drained);

@@ -10,7 +10,7 @@ use super::requests::MAX_PIECES;
 use crate::driver::aio::Aio;
 use crate::driver::space::check_shrink;
 use crate::error::{Error, ErrorKind, Result};
-use blk::id::{SECTOR_SHIFT, Sector};
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::limits::Limits;
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -39,6 +39,9 @@ pub struct FileOptions {
     pub aio: Option<Aio>,
     /// The part of the file that is the disk; by default all of it.
     pub part: FilePart,
+    /// A regular file may have any size. If its size is not whole sectors, the disk's last sector ends beyond it: the bytes there read as
+    /// zeroes, and writes leave them out. Then there is no direct I/O. Otherwise the size is rounded down to whole blocks.
+    pub any_size: bool,
 }
 
 impl Default for FileOptions {
@@ -51,6 +54,7 @@ impl Default for FileOptions {
             read_ahead_kb: None,
             aio: None,
             part: FilePart::default(),
+            any_size: false,
         }
     }
 }
@@ -65,6 +69,13 @@ pub enum FileWarning {
         path: PathBuf,
         /// The error.
         why: String,
+    },
+    /// O_DIRECT was requested but the disk ends within a sector.
+    EndsInSector {
+        /// The file.
+        path: PathBuf,
+        /// Size of the disk.
+        bytes: u64,
     },
     /// A file that is read has unallocated blocks.
     Holes {
@@ -87,6 +98,12 @@ impl fmt::Display for FileWarning {
                  system with O_DIRECT (ext4, xfs, btrfs), or set direct=0 if this is intended",
                 path.display()
             ),
+            FileWarning::EndsInSector { path, bytes } => write!(
+                f,
+                "the disk on '{}' has {bytes} bytes and ends within a sector of {SECTOR_SIZE}, which direct I/O cannot write: I/O goes \
+                 through the page cache; for direct I/O make the size a multiple of {SECTOR_SIZE}",
+                path.display()
+            ),
             FileWarning::Holes { path } => write!(
                 f,
                 "'{}' has holes: the file system serves reads of holes without device I/O; write the file once from \
@@ -107,8 +124,10 @@ pub(super) struct Opened {
     pub(super) read_ahead_kb: u32,
     pub(super) limits: Limits,
     pub(super) part: FilePart,
-    /// Sectors of the disk.
-    capacity: AtomicU64,
+    /// Bytes of the disk; whole blocks unless `any_size`.
+    bytes: AtomicU64,
+    /// The disk was opened with an end within a sector, and may have any size. Its blocks are sectors.
+    pub(super) any_size: bool,
     pub(super) is_device: bool,
     /// See [`identity`].
     pub(super) identity: String,
@@ -130,28 +149,17 @@ const MAX_RANGE_SECTORS: u32 = u32::MAX >> SECTOR_SHIFT;
 impl Opened {
     pub(super) fn open(path: &Path, options: &FileOptions) -> Result<(Opened, Vec<FileWarning>)> {
         let is_device = check_kind(path)?;
-        // For a block device, O_EXCL fails while the device is mounted or otherwise claimed.
-        let exclusive = is_device && options.write && !options.in_use;
         let mut warnings = Vec::new();
-        let fallback = |why: String| FileWarning::BufferedFallback { path: path.to_owned(), why };
-        let mut direct = options.direct;
-        let file = match open_fd(path, options.write, direct, exclusive) {
-            Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
-                direct = false;
-                warnings.push(fallback("open with O_DIRECT fails".into()));
-                open_fd(path, options.write, false, exclusive)
-            }
-            other => other,
-        };
-        let mut file = file.map_err(|e| explain_open(e, path, options.write))?;
-        let mut align = if direct { direct_alignment(&file) } else { MIN_BLOCK };
-        if align == 0 {
-            direct = false;
-            align = MIN_BLOCK;
-            warnings.push(fallback("the file system says so".into()));
-            file = open_fd(path, options.write, false, exclusive).map_err(|e| explain_open(e, path, options.write))?;
-        }
+        let (mut file, mut align) = open_aligned(path, options, is_device, &mut warnings)?;
         let (file_bytes, mut limits) = if is_device { device_limits(&file, path)? } else { file_limits(&file, path)? };
+        let odd = options.part.bytes_of(file_bytes).ok().filter(|b| options.any_size && !is_device && !is_sectors(*b));
+        if let (Some(bytes), Some(_)) = (odd, align) {
+            warnings.push(FileWarning::EndsInSector { path: path.to_owned(), bytes });
+            file = open_fd(path, options.write, false, false).map_err(|e| explain_open(e, path, options.write))?;
+            align = None;
+        }
+        let direct = align.is_some();
+        let align = align.unwrap_or(MIN_BLOCK);
         limits.logical_block_size = limits.logical_block_size.max(align);
         limits.physical_block_size = limits.physical_block_size.max(limits.logical_block_size);
         limits.read_only |= !options.write;
@@ -163,9 +171,10 @@ impl Opened {
         }
         let block = u64::from(limits.logical_block_size);
         let refused = |why: String| Error::usage(format!("'{}' {why}", path.display()));
-        options.part.in_blocks(block, direct && !is_device).map_err(refused)?;
+        let part = FilePart { size: options.part.size.filter(|_| odd.is_none()), ..options.part };
+        part.in_blocks(block, direct && !is_device).map_err(refused)?;
         let size_bytes = options.part.bytes_of(file_bytes).map_err(refused)?;
-        let usable = size_bytes / block * block;
+        let usable = odd.unwrap_or(size_bytes / block * block);
         if usable == 0 || usable < options.min_bytes {
             return Err(too_small(path, size_bytes, options.min_bytes.max(block), is_device));
         }
@@ -184,7 +193,8 @@ impl Opened {
             read_ahead_kb,
             limits,
             part: options.part,
-            capacity: AtomicU64::new(usable >> SECTOR_SHIFT),
+            bytes: AtomicU64::new(usable),
+            any_size: odd.is_some(),
             is_device,
             identity,
             zeroes_are_cheap,
@@ -192,8 +202,15 @@ impl Opened {
         Ok((opened, warnings))
     }
 
+    /// Returns the bytes of the disk.
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the sectors of the disk; the last one may end beyond the disk.
     pub(super) fn capacity(&self) -> Sector {
-        Sector(self.capacity.load(Ordering::Relaxed))
+        Sector(self.bytes().div_ceil(SECTOR_SIZE.into()))
     }
 
     /// Returns the byte of the file at which a sector of the disk begins.
@@ -207,12 +224,12 @@ impl Opened {
         Sector(self.byte_of(self.capacity()) >> SECTOR_SHIFT)
     }
 
-    /// Resizes a regular file, or with `None` reads its current size. Returns the size in sectors, in whole blocks, for
+    /// Resizes a regular file, or with `None` reads its current size. Returns the disk's size, in whole blocks unless `any_size`, for
     /// [`Opened::adopt`].
-    pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<Sector> {
+    pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<u64> {
         let failed = |e: io::Error| Error::os(e, "cannot resize the file");
         let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
-        let block = u64::from(self.limits.logical_block_size);
+        let block = if self.any_size { 1 } else { u64::from(self.limits.logical_block_size) };
         if let Some(bytes) = bytes {
             if self.is_device {
                 return Err(Error::usage(
@@ -221,7 +238,9 @@ impl Opened {
                 ));
             }
             if bytes == 0 || !bytes.is_multiple_of(block) {
-                return Err(Error::usage(format!("size={bytes}: must be a multiple of the disk's block, {block}")));
+                return Err(Error::usage(format!(
+                    "size={bytes}: must be a multiple of the disk's block, {block}, and not 0"
+                )));
             }
             if let Some(size) = self.part.size {
                 return Err(Error::usage(format!(
@@ -230,7 +249,7 @@ impl Opened {
             }
             // The file may have grown since.
             let has = (&file).seek(SeekFrom::End(0)).map_err(failed)?.saturating_sub(self.part.offset);
-            check_shrink(has.max(self.capacity().0 << SECTOR_SHIFT), bytes, shrink)?;
+            check_shrink(has.max(self.bytes()), bytes, shrink)?;
             file.set_len(self.part.offset.saturating_add(bytes)).map_err(failed)?;
         }
         let file_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
@@ -241,18 +260,18 @@ impl Opened {
                 "it has {size} bytes now, which is not whole blocks of {block}: the disk keeps its size"
             )));
         }
-        let sectors = (size / block * block) >> SECTOR_SHIFT;
-        if sectors == 0 {
+        let usable = size / block * block;
+        if usable == 0 {
             return Err(Error::usage(format!(
                 "it has {size} bytes now, less than a block of {block}: the disk keeps its size"
             )));
         }
-        check_shrink(self.capacity().0 << SECTOR_SHIFT, sectors << SECTOR_SHIFT, shrink)?;
-        Ok(Sector(sectors))
+        check_shrink(self.bytes(), usable, shrink)?;
+        Ok(usable)
     }
 
-    pub(super) fn adopt(&self, capacity: Sector) {
-        self.capacity.store(capacity.0, Ordering::Relaxed);
+    pub(super) fn adopt(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn borrow(&self) -> BorrowedFd<'_> {
@@ -265,11 +284,20 @@ impl Opened {
 }
 
 /// Checks that a regular file of this size has its part in whole blocks, so that a disk on it shows all of its bytes. With `direct`, these
-/// are the blocks that direct I/O to the file needs.
+/// are the blocks that direct I/O to the file needs. With [`FileOptions::any_size`], the part may also end within a sector.
 ///
 /// # Errors
 /// What is wrong, and the remedies.
-pub(crate) fn whole_blocks(path: &Path, part: FilePart, size: u64, direct: bool) -> std::result::Result<(), String> {
+pub(crate) fn whole_blocks(
+    path: &Path,
+    part: FilePart,
+    size: u64,
+    direct: bool,
+    any_size: bool,
+) -> std::result::Result<(), String> {
+    if any_size && !is_sectors(part.bytes_of(size)?) {
+        return Ok(());
+    }
     // A file that cannot be opened so is opened without O_DIRECT, or not at all.
     let align = |file: fs::File| u64::from(direct_alignment(&file).max(MIN_BLOCK));
     let opened = direct.then(|| open_fd(path, false, true, false).ok()).flatten();
@@ -286,8 +314,45 @@ pub(crate) fn whole_blocks(path: &Path, part: FilePart, size: u64, direct: bool)
             "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false in the \
              configuration, or {pad}"
         ),
-        false => format!("has {size} bytes, which is not whole blocks of {block}; if it is a raw image, {pad}"),
+        false => format!(
+            "has {size} bytes, which is not whole blocks of {block}; if it is a raw image, {pad}, or serve it as a disk of its own, over NBD \
+             and FUSE only"
+        ),
     })
+}
+
+/// Whether a number of bytes is whole sectors.
+fn is_sectors(bytes: u64) -> bool {
+    bytes.is_multiple_of(u64::from(SECTOR_SIZE))
+}
+
+/// Opens the file or device as the options say, or through the page cache if it does not support direct I/O. Returns it with the alignment
+/// that direct I/O needs; `None` = it is opened without.
+fn open_aligned(
+    path: &Path,
+    options: &FileOptions,
+    is_device: bool,
+    warnings: &mut Vec<FileWarning>,
+) -> Result<(fs::File, Option<u32>)> {
+    // For a block device, O_EXCL fails while the device is mounted or otherwise claimed.
+    let exclusive = is_device && options.write && !options.in_use;
+    let open = |direct| open_fd(path, options.write, direct, exclusive);
+    let failed = |e| explain_open(e, path, options.write);
+    if !options.direct {
+        return Ok((open(false).map_err(failed)?, None));
+    }
+    let why = match open(true) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => "open with O_DIRECT fails",
+        other => {
+            let file = other.map_err(failed)?;
+            match direct_alignment(&file) {
+                0 => "the file system says so",
+                align => return Ok((file, Some(align))),
+            }
+        }
+    };
+    warnings.push(FileWarning::BufferedFallback { path: path.to_owned(), why: why.to_owned() });
+    Ok((open(false).map_err(failed)?, None))
 }
 
 /// Turns off the kernel's read-ahead, which would mix the streams of all clients. If the kernel refuses this advice, data is read ahead

@@ -13,7 +13,7 @@ use crate::mem::Regions;
 use blk::bio::{Op, OpFlags};
 use blk::driver::readahead::{Range, ReadAhead};
 use blk::driver::{Completions, InFlight, RqRef};
-use blk::id::SECTOR_SHIFT;
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
 use blk::status::BlkStatus;
 use libc::iovec;
 use std::collections::VecDeque;
@@ -91,32 +91,36 @@ impl Requests {
             Op::Discard => Step::PunchHole,
             Op::WriteZeroes => zeroes(rq.flags(), file).ok_or(BlkStatus::NotSupp)?,
         };
-        let memory = self.gather(regions, rq, index, buffer)?;
-        let (offset, left) = (file.byte_of(rq.sector()), u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
+        let end = rq.sector().0 + u64::from(rq.nr_sectors());
+        let beyond = (end << SECTOR_SHIFT).saturating_sub(file.bytes());
         // The request was accepted before the file was shrunk; a write would extend the file again.
-        if rq.sector().0 + u64::from(rq.nr_sectors()) > file.capacity().0 {
+        if beyond >= u64::from(SECTOR_SIZE) {
             return Err(BlkStatus::IoErr);
         }
-        Ok(Operation { step, offset, left, memory })
+        let memory = self.gather(regions, rq, index, beyond as usize, buffer)?;
+        let left = (u64::from(rq.nr_sectors()) << SECTOR_SHIFT).saturating_sub(beyond);
+        Ok(Operation { step, offset: file.byte_of(rq.sector()), left, memory })
     }
 
-    /// Returns where a request's data is; adjacent pieces are merged.
+    /// Returns where a request's data is; adjacent pieces are merged. The last `beyond` bytes, less than a sector, lie behind the end of the
+    /// disk: they are left out, and those of a read are zeroed.
     fn gather(
         &mut self,
         regions: &Regions,
         rq: &RqRef<'_>,
         index: usize,
+        beyond: usize,
         buffer: impl FnOnce(u16) -> Option<u16>,
     ) -> Result<Memory, BlkStatus> {
         let mut segments = rq.segments();
         let Some(first) = segments.next() else { return Ok(Memory::None) };
-        let span = regions.resolve(first.data, first.len_bytes as usize)?;
+        let mut span = regions.resolve(first.data, first.len_bytes as usize)?;
         let number = first.data.region();
         let mut piece = iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
         let list = &mut self.pieces[index * MAX_PIECES..][..MAX_PIECES];
         let (mut count, mut last) = (0, number);
         for segment in segments {
-            let span = regions.resolve(segment.data, segment.len_bytes as usize)?;
+            span = regions.resolve(segment.data, segment.len_bytes as usize)?;
             let adjoins = piece.iov_base.wrapping_byte_add(piece.iov_len) == span.as_ptr().cast();
             if adjoins && segment.data.region() == last {
                 piece.iov_len += span.len();
@@ -126,6 +130,12 @@ impl Requests {
             list[count].write(piece);
             count += 1;
             piece = iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+        }
+        if beyond > 0 {
+            piece.iov_len -= beyond;
+            if rq.op() == Op::Read {
+                span.part(span.len() - beyond, beyond).zero();
+            }
         }
         if count > 0 {
             list[count].write(piece);

@@ -26,7 +26,9 @@ pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: us
     let (start, bytes) = (file.byte_of(sector), nr_sectors << SECTOR_SHIFT);
     let (end, block) = (start + bytes, u64::from(file.limits.logical_block_size));
     let fd = file.borrow();
-    let is_short = fstat(fd).map_or(true, |stat| (stat.st_size as u64) < end);
+    // The last sector may end beyond the disk.
+    let used = end.min(file.part.offset + file.bytes());
+    let is_short = fstat(fd).map_or(true, |stat| (stat.st_size as u64) < used);
     if is_short {
         return vec![Stretch { nr_sectors, is_hole: false }];
     }
@@ -124,6 +126,13 @@ mod tests {
         assert_eq!(told(&file, 0, 2 * MIB, 10), [(65536, false), (2 * MIB - 65536, true)]);
         assert_eq!(stored_bytes(&file), None);
         prefetch(&file, Sector(0), 2 * MIB / 512);
+        // A file may end within the last sector of its disk.
+        plain.set_len(MIB + 65537).unwrap();
+        let (file, _) = Opened::open(&path, &FileOptions { any_size: true, ..options }).unwrap();
+        assert_eq!(told(&file, 0, MIB + 65536 + 512, 10).iter().map(|(n, _)| n).sum::<u64>(), MIB + 65536 + 512);
+        assert_eq!(told(&file, 0, MIB + 65536 + 512, 1), [(MIB, true)]);
+        plain.write_all_at(&[1], MIB + 65536).unwrap();
+        assert_eq!(told(&file, MIB + 65536, 512, 10), [(512, false)]);
         fs::remove_file(&path).unwrap();
     }
 }

@@ -10,25 +10,24 @@ use super::attach::check_size;
 use super::{Iscsi, LOGIN_TIME, Shared};
 use crate::driver::space::{Space, sized_at_target};
 use crate::error::{Error, ErrorKind, Result};
-use blk::id::{SECTOR_SHIFT, Sector};
 use std::sync::atomic::Ordering;
 
 impl Space for Iscsi {
-    fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<Sector>> {
+    fn resize(&self, bytes: Option<u64>, _shrink: bool) -> Option<Result<u64>> {
         if bytes.is_some() {
             return Some(Err(sized_at_target("a logical unit")));
         }
         Some(self.shared.measure().map_err(|e| e.within(&self.shared.target.to_string())))
     }
 
-    fn adopt(&self, capacity: Sector) {
-        self.disk.set_blocks(self.shared.adopt(capacity));
+    fn adopt(&self, bytes: u64) {
+        self.disk.set_blocks(self.shared.adopt(bytes));
     }
 }
 
 impl Shared {
     /// Reads the size of the unit in a session of its own.
-    fn measure(&self) -> Result<Sector> {
+    fn measure(&self) -> Result<u64> {
         if self.is_nameless {
             let text = "it has no identity (VPD page 0x83 or 0x80) to verify: it keeps its size";
             return Err(Error::new(ErrorKind::Denied, text));
@@ -38,14 +37,14 @@ impl Shared {
         let unit = self.is_still_there(&mut line)?;
         line.log_out();
         check_size(self.target.lun, &unit)?;
-        Ok(Sector((unit.blocks * u64::from(unit.block_size)) >> SECTOR_SHIFT))
+        Ok(unit.blocks * u64::from(unit.block_size))
     }
 
     /// From now on, a smaller unit is another one. Returns the blocks of this size.
-    fn adopt(&self, capacity: Sector) -> u64 {
+    fn adopt(&self, bytes: u64) -> u64 {
         let blocks = {
             let mut unit = self.unit.write();
-            unit.blocks = (capacity.0 << SECTOR_SHIFT) / u64::from(unit.block_size);
+            unit.blocks = bytes / u64::from(unit.block_size);
             unit.blocks
         };
         if self.seen_blocks.load(Ordering::Relaxed) < blocks {

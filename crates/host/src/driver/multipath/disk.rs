@@ -432,12 +432,12 @@ impl HostDriver for Multipath {
 }
 
 impl Space for Multipath {
-    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+    fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<u64>> {
         self.core.resize(bytes, shrink)
     }
 
-    fn adopt(&self, capacity: Sector) {
-        self.core.adopt(capacity);
+    fn adopt(&self, bytes: u64) {
+        self.core.adopt(bytes);
     }
 }
 

@@ -11,7 +11,7 @@ use super::hctx_waits::HctxWaits;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::per_hctx::PerHctx;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
-use blk::id::{HctxId, Sector};
+use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
@@ -31,6 +31,10 @@ pub(super) struct Common {
 impl Common {
     pub(super) fn of(driver: &dyn HostDriver) -> Common {
         Common { limits: driver.limits(), capacity: driver.capacity(), identity: driver.path().identity() }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.capacity.0 << SECTOR_SHIFT
     }
 
     /// Refuses a driver that leads to another disk, with the reason.
@@ -112,7 +116,7 @@ impl PathDriver {
     ) -> PathDriver {
         let place = OnceLock::new();
         if let Some(driver) = inner {
-            driver.space().adopt(common.capacity);
+            driver.space().adopt(common.bytes());
             let _ = place.set(driver);
         }
         let (usable, started) = (AtomicBool::new(false), Mutex::new(None));
@@ -136,12 +140,12 @@ impl PathDriver {
     }
 
     /// Takes over the size of the disk, also in its driver, if it has one.
-    pub(super) fn adopt(&self, capacity: Sector) {
+    pub(super) fn adopt(&self, bytes: u64) {
         // Held until the driver has the size, too: see `revive`.
         let mut common = self.common.lock();
-        common.capacity = capacity;
+        common.capacity = Sector(bytes >> SECTOR_SHIFT);
         if let Some(driver) = self.inner() {
-            driver.space().adopt(capacity);
+            driver.space().adopt(bytes);
         }
     }
 
@@ -185,7 +189,7 @@ impl PathDriver {
             // Held until `inner` is set, so that no change of the size misses this driver.
             let common = self.common.lock();
             common.admit(driver.as_ref())?;
-            driver.space().adopt(common.capacity);
+            driver.space().adopt(common.bytes());
             let _ = self.inner.set(driver);
         }
         let started = self.started.lock();

@@ -18,12 +18,12 @@ impl Core {
     ///
     /// # Errors
     /// Usage: a size was given, or the paths tell different sizes. Others: a path leads to another disk, or no path can be asked.
-    pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<Sector>> {
+    pub(super) fn resize(&self, bytes: Option<u64>, shrink: bool) -> Option<Result<u64>> {
         if bytes.is_some() {
             return Some(Err(sized_at_target("a multipath disk")));
         }
         let ask = |(path, driver): (_, &Arc<dyn HostDriver>)| (path, driver.space().resize(None, shrink));
-        let told: Vec<(&PathDriver, Option<Result<Sector>>)> = std::thread::scope(|s| {
+        let told: Vec<(&PathDriver, Option<Result<u64>>)> = std::thread::scope(|s| {
             let all: Vec<_> = self.inners().map(|one| s.spawn(move || ask(one))).collect();
             all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
@@ -32,22 +32,21 @@ impl Core {
     }
 
     /// Gives the disk and all its paths this size.
-    pub(super) fn adopt(&self, capacity: Sector) {
+    pub(super) fn adopt(&self, bytes: u64) {
         // The paths first: a path must not get requests beyond its end.
-        self.paths.iter().for_each(|path| path.driver.adopt(capacity));
-        self.disk.set_capacity(capacity);
+        self.paths.iter().for_each(|path| path.driver.adopt(bytes));
+        self.disk.set_capacity(Sector(bytes >> SECTOR_SHIFT));
     }
 }
 
 /// Returns the size that all these paths tell, except those that could not be asked.
-fn agreed(told: Vec<(&PathDriver, Result<Sector>)>) -> Result<Sector> {
-    let (mut first, mut failed): (Option<(&str, Sector)>, _) = (None, Vec::new());
+fn agreed(told: Vec<(&PathDriver, Result<u64>)>) -> Result<u64> {
+    let (mut first, mut failed): (Option<(&str, u64)>, _) = (None, Vec::new());
     for (path, size) in told {
         let name = path.name.as_str();
         match (size, first) {
             (Ok(size), None) => first = Some((name, size)),
             (Ok(size), Some((other, is))) if size != is => {
-                let (size, is) = (size.0 << SECTOR_SHIFT, is.0 << SECTOR_SHIFT);
                 return Err(Error::usage(format!(
                     "path {other} has {is} bytes now and path {name} has {size}: the disk keeps its size; try again when all \
                      paths have the same"

@@ -55,9 +55,8 @@ impl Shared {
     /// Returns the properties of the disk that requests are checked against, as of now.
     fn facts(&self) -> Disk {
         let limits = self.disk.limits();
-        let block = u64::from(limits.logical_block_size);
-        let size = self.disk.capacity().0 * SECTOR / block * block;
-        Disk { size, block: limits.logical_block_size, zeroes: limits.max_write_zeroes_sectors > 0, stored: None }
+        let (size, block) = (self.disk.bytes(), limits.logical_block_size);
+        Disk { size, block, zeroes: limits.max_write_zeroes_sectors > 0, stored: None }
     }
 
     /// Records and logs that `call` on `/dev/fuse` failed: the mount is gone.

@@ -54,7 +54,7 @@ impl FileAttrs {
 /// The properties of a disk that requests are checked against. The size may change between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// Bytes, whole blocks.
+    /// Bytes.
     pub size: u64,
     /// Logical block, bytes; a power of two.
     pub block: u32,

@@ -25,6 +25,7 @@ impl ExportSpec for FusePlan {
     const TYPE: &'static str = "fuse";
     const SHORT: &'static str = "fuse";
     const NEEDS_ROOT: bool = true;
+    const SERVES_ANY_SIZE: bool = true;
 
     fn read(keys: &mut dyn ExportKeys, _name: &str, _disk: &str) -> FusePlan {
         let mountpoint = keys.text("mountpoint", "disk.mount");

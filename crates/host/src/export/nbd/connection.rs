@@ -223,7 +223,7 @@ impl Connection {
             return false;
         }
         // A client that connected before a resize still assumes the old size; requests beyond the new size are refused.
-        self.session.set_size_bytes(port.disk().capacity().0 * SECTOR);
+        self.session.set_size_bytes(port.disk().bytes());
         let input = std::mem::take(&mut self.input);
         let start = self.at;
         let mut window = BytesIn::new(&input[start..self.end]);

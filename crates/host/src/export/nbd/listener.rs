@@ -25,7 +25,6 @@ use crate::sandbox::{self, Role};
 use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
 use crate::served_path::ServedPath;
-use blk::id::SECTOR_SHIFT;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
 use std::io;
@@ -97,7 +96,7 @@ impl NbdDisk {
             description: self.description.clone(),
             id,
             label: self.label.clone(),
-            size_bytes: self.disk.capacity().0 << SECTOR_SHIFT,
+            size_bytes: self.disk.bytes(),
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
             // If every write is stable there is nothing to flush, so no flush is offered.

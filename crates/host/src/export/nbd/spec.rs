@@ -80,6 +80,7 @@ impl NbdListen {
 impl ExportSpec for NbdPlan {
     const TYPE: &'static str = "nbd";
     const SERVES_CONNECTIONS: bool = true;
+    const SERVES_ANY_SIZE: bool = true;
     const SHORT: &'static str = "nbd";
 
     fn read(keys: &mut dyn ExportKeys, name: &str, disk: &str) -> NbdPlan {

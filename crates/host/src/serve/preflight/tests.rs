@@ -85,6 +85,8 @@ fn images_are_there_usable_and_whole() {
         odd.contains("has 1000 bytes, which is not whole blocks of 512") && odd.contains("truncate -s 1024 FILE"),
         "{odd}"
     );
+    let any_size = dir.look(&dir.0.join("odd"), false, nbd(NbdListen::Unix(socket.clone()), None));
+    assert_eq!(any_size, "", "NBD serves any bytes");
     assert!(say(&dir.0, false).contains("is a directory: a disk must be a regular file or a block device"));
     assert!(say(Path::new("/dev/null"), false).contains("is a special file"));
     assert!(odd.ends_with("(disk 'a')"));

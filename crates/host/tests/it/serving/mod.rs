@@ -7,6 +7,7 @@ use blk::id::Sector;
 use blk::settings::QueueConfig;
 use blk::stripe::{Stripe, StripeMap};
 use host::driver::HostDriver;
+use host::driver::file::{File, FileOptions};
 use host::export::nbd::{Address, NbdDisk, NbdOptions};
 use host::export::vhost::ExportOptions;
 use host::mem::Regions;
@@ -40,6 +41,18 @@ impl Served {
         let regions = Arc::new(Regions::new());
         let driver = open(&target, &regions);
         let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
+        Served { directory, threads, disk }
+    }
+
+    /// Makes a disk of a new file `disk.img` of this many bytes, which need not be whole sectors.
+    pub fn of_any_size(test: &str, bytes: u64, iothreads: usize) -> Served {
+        let (directory, threads) = begin(test, iothreads);
+        let image = directory.join("disk.img");
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        let regions = Arc::new(Regions::new());
+        let options = FileOptions { any_size: true, ..FileOptions::default() };
+        let (driver, _) = File::open(&image, &options, Arc::clone(&regions)).unwrap();
+        let disk = threads.disk("disk", Arc::new(driver), regions, QueueConfig::default()).unwrap();
         Served { directory, threads, disk }
     }
 

@@ -39,7 +39,7 @@ impl Channel {
         let block = self.block();
         let slot = self.slot(number);
         let (from, end) = ((slot.offset + slot.walked) / block * block, slot.offset + slot.bytes);
-        let nr_sectors = (end - from) / SECTOR;
+        let nr_sectors = (end - from).div_ceil(SECTOR);
         let asked = self.shared.disk.helper.ask(HelperRequest {
             work: HelperWork::Survey { most: STRETCHES },
             sector: Sector(from / SECTOR),
