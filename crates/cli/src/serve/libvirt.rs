@@ -341,7 +341,11 @@ fn part(disk: &Disk) -> Result<FilePart, String> {
         _ => return Err("its <slices> is not one <slice type='storage'>".to_owned()),
     };
     let offset = number(&slice.offset, "slice/@offset")?.ok_or("<slice> needs an offset")?;
-    let size = number(&slice.size, "slice/@size")?.ok_or("<slice> needs a size")?;
+    let size: u64 = number(&slice.size, "slice/@size")?.ok_or("<slice> needs a size")?;
+    // vhost-user-blk has whole sectors.
+    if !size.is_multiple_of(512) {
+        return Err(format!("<slice>: size={size}: must be a multiple of 512"));
+    }
     let part = FilePart { offset, size: Some(size) };
     part.check().map(|()| part).map_err(|(_, text)| format!("<slice>: {text}"))
 }

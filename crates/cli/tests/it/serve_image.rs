@@ -195,12 +195,34 @@ fn a_part_of_a_file_is_served_as_a_disk() {
     for (more, why) in [
         ("offset = 8388608", "has 2097152 bytes, so nothing follows offset=8388608"),
         ("offset = 1000", "c.toml:4: offset=1000: must be a multiple of 512 (disk 'd')"),
-        ("size = 0", "c.toml:4: size=0: must be a multiple of 512, and at least that"),
+        ("size = 0", "c.toml:4: size=0: must be at least 1"),
         ("offset = \"1 MB\"", "c.toml:4: offset=\"1 MB\": must be bytes, such as offset = 1048576 or offset = \"1m\""),
     ] {
         dir.file("c.toml", &config(more));
         dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(2).says(&[why]);
     }
+}
+
+#[test]
+fn a_part_may_end_within_a_sector_over_nbd() {
+    let dir = Dir::new("image-part-any-size");
+    fs::create_dir(dir.path("fs")).unwrap();
+    let mut expected = vec![7u8; 4096];
+    fs::write(dir.path("fs/a.img"), &expected).unwrap();
+    let part = config("offset = 512\nsize = 1000\ndirect = false");
+    dir.file("vhost.toml", &part.replace("nbd\"", "vhost-user-blk\"").replace("export_name = \"d\"\n", ""));
+    let why = "needs blocks of 512, but size=1000 is not a multiple of that: use 512 or 1024";
+    dir.mqblk(&["serve", "vhost.toml", "--dry-run"]).exits(2).says(&[why]);
+    dir.file("c.toml", &part);
+    let daemon = dir.start(&["serve", "c.toml"], "serving on");
+    let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
+    assert_eq!(dir.program("nbdinfo", &["--size", &uri]).exits(0).out.trim(), "1000");
+    dir.file("other.img", &"x".repeat(1000));
+    dir.program("nbdcopy", &["--flush", "other.img", &uri]).exits(0);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+    expected[512..1512].fill(b'x');
+    assert!(fs::read(dir.path("fs/a.img")).unwrap() == expected);
 }
 
 /// A directory whose file system has no direct I/O: ramfs.

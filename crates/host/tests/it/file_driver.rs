@@ -183,6 +183,33 @@ fn a_disk_may_end_within_a_sector() {
     }
 }
 
+/// The bytes after such a part belong to the file.
+#[test]
+fn a_part_may_end_within_a_sector_of_its_file() {
+    for (direct, aio) in [(true, Aio::IoUring), (false, Aio::IoUring), (true, Aio::Threads)] {
+        let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+        let mut rng = Rng::new(0x5eed_0015);
+        let mut expected = rng.bytes(8192);
+        fs::write(&file.0, &expected).unwrap();
+        let part = FilePart { offset: 512, size: Some(1000) };
+        let options = FileOptions { direct, aio: Some(aio), part, any_size: true, ..FileOptions::default() };
+        let driver = File::open(&file.0, &options, regions.clone()).unwrap().0;
+        assert_eq!((driver.exact_bytes(), driver.capacity()), (Some(1000), Sector(2)));
+        let mut fixture = DriverFixture::on(Arc::new(driver), regions, |_| ());
+        let fill = rng.bytes(1024);
+        assert_eq!(fixture.write(0, &fill, OpFlags::NONE), BlkStatus::Ok);
+        expected[512..1512].copy_from_slice(&fill[..1000]);
+        assert!(fs::read(&file.0).unwrap() == expected, "written, direct={direct}, {aio:?}");
+        let (status, data) = fixture.read(0, 1024);
+        assert!(status == BlkStatus::Ok && data[..1000] == fill[..1000] && data[1000..].iter().all(|b| *b == 0));
+        let zero = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(1), 1, DataRef::NONE) };
+        assert_eq!(fixture.io(zero), BlkStatus::Ok);
+        assert_eq!(fixture.io(Bio { op: Op::Discard, ..zero }), BlkStatus::Ok);
+        expected[1024..1512].fill(0);
+        assert!(fs::read(&file.0).unwrap() == expected, "zeroed, direct={direct}, {aio:?}");
+    }
+}
+
 #[test]
 fn a_disk_that_ends_within_a_sector_gets_any_size() {
     let file = TempFile::new();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A part of a file or block device that is a disk by itself, as with `offset` and `size` of QEMU's raw driver.
 //!
-//! Guarantees: a part that does not lie within its file, in whole blocks, is refused with the remedy. Does not do: I/O.
+//! Guarantees: a part that does not lie within its file, or does not consist of whole blocks where it must, is refused with the remedy.
+//! Does not do: I/O.
 //!
 //! Source: QEMU block/raw-format.c (`raw_apply_options`).
 
@@ -12,7 +13,8 @@ use blk::id::SECTOR_SIZE;
 pub struct FilePart {
     /// First byte of the disk in the file; a multiple of the blocks that I/O to the file needs.
     pub offset: u64,
-    /// Bytes of the disk, a multiple of the same blocks; `None` = up to the end of the file, also when that changes.
+    /// Bytes of the disk, a multiple of the same blocks unless the disk may have any size; `None` = up to the end of the file, also when that
+    /// changes.
     pub size: Option<u64>,
 }
 
@@ -32,9 +34,7 @@ impl FilePart {
             return Err(("offset", format!("offset={}: must be a multiple of {sector}", self.offset)));
         }
         match self.size {
-            Some(size) if size == 0 || !size.is_multiple_of(sector) => {
-                Err(("size", format!("size={size}: must be a multiple of {sector}, and at least that")))
-            }
+            Some(0) => Err(("size", "size=0: must be at least 1".to_owned())),
             _ => Ok(()),
         }
     }
@@ -51,7 +51,11 @@ impl FilePart {
         };
         let down = value / block * block;
         let up = down.saturating_add(block);
-        let or = if by_direct { ", or set direct = false in the configuration" } else { "" };
+        let or = if by_direct && block > u64::from(SECTOR_SIZE) {
+            ", or set direct = false in the configuration"
+        } else {
+            ""
+        };
         Err(format!("needs blocks of {block}, but {key}={value} is not a multiple of that: use {down} or {up}{or}"))
     }
 
@@ -98,7 +102,7 @@ mod tests {
     #[test]
     fn a_part_consists_of_whole_blocks() {
         assert_eq!(WHOLE.check(), Ok(()));
-        for (offset, size, key) in [(1, None, "offset"), (512, Some(0), "size"), (512, Some(1000), "size")] {
+        for (offset, size, key) in [(1, None, "offset"), (1000, Some(512), "offset"), (512, Some(0), "size")] {
             assert_eq!(FilePart { offset, size }.check().unwrap_err().0, key);
         }
         let part = FilePart { offset: 4096, size: Some(512) };
@@ -109,5 +113,9 @@ mod tests {
             "{said}"
         );
         assert!(!part.in_blocks(4096, false).unwrap_err().contains("direct"));
+        let odd = FilePart { offset: 512, size: Some(1000) };
+        assert_eq!(odd.check(), Ok(()), "the exports of the disk decide");
+        let said = odd.in_blocks(512, true).unwrap_err();
+        assert!(said.ends_with("size=1000 is not a multiple of that: use 512 or 1024"), "{said}");
     }
 }
