@@ -34,7 +34,9 @@ config 5 2 true small.img >other.toml
 refused "a smaller disk" "size=67108864, not 33554432"
 block=$(cat /sys/block/ublkb5/queue/logical_block_size) other=$((block == 512 ? 4096 : 512))
 config 5 2 true "ram:size=64m,blocksize=$other" >other.toml
-refused "other blocks" "blocksize=$block, not $other"
+refused "other blocks" "logical_block_size=$block, not $other"
+config 5 2 true data.img "" "logical_block_size = $other" >other.toml
+refused "other blocks by its key" "logical_block_size=$block, not $other"
 config 5 2 true data.img 'read_only = true' >other.toml
 refused "what cannot be written" "read_only=false, not true"
 config 5 2 true data.img '' 'write_cache = "write through"' >other.toml

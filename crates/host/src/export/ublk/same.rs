@@ -29,7 +29,7 @@ pub(super) fn refusal(id: u32, there: &DeviceShape, here: &DeviceShape) -> Optio
         ("num_queues", there.nr_hw_queues.to_string(), here.nr_hw_queues.to_string()),
         ("queue_depth", there.queue_depth.to_string(), here.queue_depth.to_string()),
         ("size", a.bytes.to_string(), b.bytes.to_string()),
-        ("blocksize", a.logical_block.to_string(), b.logical_block.to_string()),
+        ("logical_block_size", a.logical_block.to_string(), b.logical_block.to_string()),
         ("read_only", a.read_only.to_string(), b.read_only.to_string()),
         ("write_cache", cache(a.write_through), cache(b.write_through)),
     ];
@@ -68,7 +68,7 @@ mod tests {
         );
         assert_eq!(of(Shape { bytes: 2 << 20, ..shape }), "", "a disk that has grown");
         assert!(said(DeviceShape { queue_depth: 32, ..looks }).contains("with queue_depth=64, not 32:"));
-        assert!(of(Shape { logical_block: 4096, ..shape }).contains("with blocksize=512, not 4096:"));
+        assert!(of(Shape { logical_block: 4096, ..shape }).contains("with logical_block_size=512, not 4096:"));
         assert!(of(Shape { read_only: true, ..shape }).contains("with read_only=false, not true:"));
         let cache = of(Shape { write_through: true, ..shape });
         assert!(cache.contains("with write_cache=\"write back\", not none or \"write through\":"), "{cache}");
