@@ -7,7 +7,7 @@
 //!
 //! Source: the probe functions of QEMU's block drivers, and the formats' own specifications.
 
-use super::plan::{DiskPlan, TargetPlan};
+use super::plan::{DiskPlan, StripePlan, TargetPlan};
 use crate::driver::file::FilePart;
 use crate::kernel::signature::{Mark, marks_on};
 use std::fs::{self, File};
@@ -57,8 +57,8 @@ pub(super) fn logical_block_size(disk: &DiskPlan) -> Option<u32> {
     disk.geometry.logical.or_else(|| made_for(disk))
 }
 
-/// Headers of a GPT, at the second block of a disk.
-const TABLES: [Mark; 2] = [(b"EFI PART", 512, "512"), (b"EFI PART", 4096, "4096")];
+/// Block sizes for which a partition table (GPT) is looked for. Its header is in the second block of a disk.
+const TABLE_BLOCKS: [u32; 2] = [512, 4096];
 
 /// Returns the block size that the data of a disk was made for, if its targets are files. Files without a partition table count as made for
 /// 512, the block size of nearly all disks of guests.
@@ -67,13 +67,23 @@ fn made_for(plan: &DiskPlan) -> Option<u32> {
     if !paths.iter().all(|path| fs::metadata(path).is_ok_and(|meta| meta.is_file())) {
         return None;
     }
-    let table = |path: &Path| -> io::Result<Option<&str>> {
+    let has_table = |block: u32| -> io::Result<bool> {
+        let (target, at) = locate(plan, block.into());
+        let Some(path) = paths.get(target) else { return Ok(false) };
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
-        first_mark(&file, plan.part, bytes, &TABLES)
+        let header: Mark = (b"EFI PART", at as i64, "GPT");
+        Ok(first_mark(&file, plan.part, bytes, &[header])?.is_some())
     };
-    let table = paths.first().and_then(|path| table(path).ok().flatten());
-    Some(table.and_then(|size| size.parse().ok()).unwrap_or(512))
+    // What cannot be read is left to the driver.
+    Some(TABLE_BLOCKS.into_iter().find(|block| has_table(*block).unwrap_or(false)).unwrap_or(512))
+}
+
+/// Returns the number of the target that holds a byte of the disk, and the byte there.
+fn locate(plan: &DiskPlan, at: u64) -> (usize, u64) {
+    let Some(StripePlan { chunk_bytes }) = plan.stripe else { return (0, at) };
+    let (chunk, targets) = (at / chunk_bytes, plan.targets.len() as u64);
+    ((chunk % targets) as usize, chunk / targets * chunk_bytes + at % chunk_bytes)
 }
 
 /// Returns the name of the image's format; `None` if it is raw, as far as this can be seen.
@@ -135,5 +145,32 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         assert_eq!(made_for(&plan("ram:size=1m,blocksize=4096")), None, "the target knows");
+    }
+
+    /// The second block of a disk may be on another target than its first. The first target alone used to be searched.
+    #[test]
+    fn the_table_of_a_stripe_is_found_across_its_targets() {
+        let path = |n: usize| std::env::temp_dir().join(format!("mqblk-made-for-{}-{n}", std::process::id()));
+        let of = |n| DiskPlan::new("d", TargetSpec::File(path(n)), "");
+        for (chunk, target, at, size) in [
+            (4096, 0, 512, 512),
+            (4096, 1, 0, 4096),
+            // Byte 8192 of the disk.
+            (4096, 0, 4096, 512),
+            (512, 1, 0, 512),
+            (512, 0, 2048, 4096),
+            (1 << 16, 0, 4096, 4096),
+        ] {
+            for n in 0..2 {
+                let mut bytes = vec![0; 1 << 16];
+                if n == target {
+                    bytes[at..at + 8].copy_from_slice(b"EFI PART");
+                }
+                fs::write(path(n), &bytes).unwrap();
+            }
+            let striped = of(0).striped(chunk, [of(0).targets, of(1).targets].concat());
+            assert_eq!(made_for(&striped), Some(size), "chunks of {chunk}, table at {at} of target {target}");
+        }
+        (0..2).for_each(|n| fs::remove_file(path(n)).unwrap());
     }
 }
