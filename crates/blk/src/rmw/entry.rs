@@ -2,14 +2,15 @@
 //! A thread's way into a disk: bios of whole blocks go straight in, all other I/O step by step ([`super::partial`]).
 //!
 //! Guarantees: each I/O ends once, in the list of [`Entry::end`], with the first error of its parts. Bios that find no slot
-//! below enter later, in order of submission. A write to blocks that are locked waits, and other I/O passes it. Nothing is
-//! allocated per I/O once the lists have grown.
+//! below enter later, in order of submission. A write to blocks that are locked waits, and other I/O passes it. It is tried again
+//! when that lock is released, so waiting I/O costs nothing while other I/O completes. Nothing is allocated per I/O once the lists
+//! have grown, except where I/O waits for a lock.
 //!
 //! Needs from callers: a round is [`Entry::begin`], submissions, a poll of what is below, [`Entry::end`]. A round follows when
 //! something below has completed, when the entry's [`Wake`] was woken, and while [`Entry::has_work`]. The halves of a bio's
 //! `user_data` are small numbers: a source, never [`Entry::OWN`], and its I/O.
 
-use super::locks::{BlockLocks, Wake, Writes};
+use super::locks::{BlockLocks, LockId, Wake, Writes};
 use super::partial::{ByteIo, Partial, Step, inner};
 use super::{BUFFER_BYTES, Below, Memory, NoBuffer};
 use crate::bio::{Bio, DataRef, Op, OpFlags};
@@ -17,7 +18,7 @@ use crate::lock::Lock;
 use crate::status::BlkStatus;
 use crate::submitter::Done;
 use crate::time::Instant;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The result of a bio's attempt to enter.
@@ -25,8 +26,16 @@ enum Entered {
     Yes,
     /// There is no slot for it.
     Full,
-    /// Its blocks are locked.
-    Locked,
+    /// Some of its blocks have this lock.
+    Locked(LockId),
+}
+
+/// What waits until a lock is released, oldest first.
+#[derive(Default)]
+struct Waiting {
+    partials: Vec<u32>,
+    /// Bios that write to its blocks.
+    bios: Vec<Bio>,
 }
 
 /// See the module's text.
@@ -37,8 +46,12 @@ pub struct Entry<L: Lock, W: Wake> {
     block: u64,
     /// Bios that found no slot, oldest first.
     backlog: VecDeque<Bio>,
-    /// Bios that write to locked blocks.
-    locked_out: VecDeque<Bio>,
+    /// What waits for a lock of another I/O.
+    waiting: BTreeMap<LockId, Waiting>,
+    /// Partial I/Os that have this lock, and wait for the writes that are inside.
+    clearing: BTreeMap<LockId, u32>,
+    /// Empty, for reuse: locks that have changed.
+    changed: Vec<LockId>,
     /// Number of writes inside, without those of `partials`.
     inside: usize,
     /// Whether writes ask before they enter; then `writes` knows all that are inside.
@@ -47,14 +60,10 @@ pub struct Entry<L: Lock, W: Wake> {
     free: Vec<u32>,
     /// Partial I/Os that wait for a buffer, oldest first.
     bufferless: VecDeque<u32>,
-    /// Partial I/Os that wait for a lock, oldest first.
-    waiting: VecDeque<u32>,
     /// Partial I/Os whose bios have completed.
     due: VecDeque<u32>,
     /// What has ended without a bio.
     ended: Vec<Done>,
-    /// The locks' count of events when `waiting` and `locked_out` were tried last.
-    seen: u64,
     /// A buffer came back since `bufferless` was tried last.
     has_buffer: bool,
 }
@@ -71,16 +80,16 @@ impl<L: Lock, W: Wake> Entry<L, W> {
             writes,
             block: block.into(),
             backlog: VecDeque::new(),
-            locked_out: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            clearing: BTreeMap::new(),
+            changed: Vec::new(),
             inside: 0,
             asks,
             partials: Vec::new(),
             free: Vec::new(),
             bufferless: VecDeque::new(),
-            waiting: VecDeque::new(),
             due: VecDeque::new(),
             ended: Vec::new(),
-            seen: 0,
             has_buffer: false,
         }
     }
@@ -100,7 +109,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     /// Whether nothing waits here and no step is in flight.
     pub fn is_idle(&self) -> bool {
         self.backlog.is_empty()
-            && self.locked_out.is_empty()
+            && self.waiting.is_empty()
             && self.ended.is_empty()
             && self.free.len() == self.partials.len()
     }
@@ -168,7 +177,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         match self.enter(below, &bio, now) {
             Entered::Yes => {}
             Entered::Full => self.backlog.push_back(bio),
-            Entered::Locked => self.locked_out.push_back(bio),
+            Entered::Locked(lock) => self.waiting.entry(lock).or_default().bios.push(bio),
         }
     }
 
@@ -189,8 +198,8 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     /// Lets a bio that writes enter a disk where blocks may be locked.
     fn enter_recorded(&mut self, below: &mut impl Below, bio: &Bio, now: Instant) -> Entered {
         let range = bio.sector.0..bio.sector.0.saturating_add(u64::from(bio.nr_sectors));
-        if !self.locks.enter(&self.writes, bio.user_data, range) {
-            return Entered::Locked;
+        if let Err(lock) = self.locks.enter(&self.writes, bio.user_data, range) {
+            return Entered::Locked(lock);
         }
         if below.submit(bio, now).is_err() {
             self.locks.leave(&self.writes, bio.user_data);
@@ -206,7 +215,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         if !self.asks && self.locks.are_used() {
             self.follow();
         }
-        let waits = !(self.waiting.is_empty() && self.locked_out.is_empty() && self.bufferless.is_empty());
+        let waits = !(self.waiting.is_empty() && self.clearing.is_empty() && self.bufferless.is_empty());
         if waits || !(self.due.is_empty() && self.backlog.is_empty()) {
             self.retry(below, memory, now);
         }
@@ -225,25 +234,25 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         while let Some(index) = self.due.pop_front() {
             self.go_on(below, memory, index, now);
         }
-        // Before the attempts: what happens after them makes another number.
-        let events = self.locks.events();
-        let any = std::mem::replace(&mut self.seen, events) != events;
-        if any {
-            for _ in 0..self.waiting.len() {
-                if let Some(index) = self.waiting.pop_front() {
-                    self.go_on(below, memory, index, now);
-                }
+        // Before the attempts: what changes after them is told again.
+        let mut changed = std::mem::take(&mut self.changed);
+        self.writes.take_changed(&mut changed);
+        for lock in changed.drain(..) {
+            if let Some(index) = self.clearing.remove(&lock) {
+                self.go_on(below, memory, index, now);
+                continue;
+            }
+            let Some(Waiting { partials, bios }) = self.waiting.remove(&lock) else { continue };
+            for index in partials {
+                self.go_on(below, memory, index, now);
+            }
+            for bio in bios {
+                self.place(below, bio, now);
             }
         }
+        self.changed = changed;
         if std::mem::take(&mut self.has_buffer) {
             self.hand_out_buffers(below, memory, now);
-        }
-        if any {
-            for _ in 0..self.locked_out.len() {
-                if let Some(bio) = self.locked_out.pop_front() {
-                    self.place(below, bio, now);
-                }
-            }
         }
         while let Some(bio) = self.backlog.pop_front() {
             match self.enter(below, &bio, now) {
@@ -252,7 +261,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
                     self.backlog.push_front(bio);
                     break;
                 }
-                Entered::Locked => self.locked_out.push_back(bio),
+                Entered::Locked(lock) => self.waiting.entry(lock).or_default().bios.push(bio),
             }
         }
     }
@@ -351,15 +360,22 @@ impl<L: Lock, W: Wake> Entry<L, W> {
                 }
                 Step::Lock => {
                     self.use_locks();
-                    if !self.locks.lock(sectors(&p, block), &self.writes) {
-                        return self.wait(index, p);
+                    match self.locks.lock(sectors(&p, block), &self.writes) {
+                        Ok(lock) => p.lock = Some(lock),
+                        Err(other) => {
+                            self.partials[index as usize] = Some(p);
+                            return self.waiting.entry(other).or_default().partials.push(index);
+                        }
                     }
-                    p.is_locked = true;
                     p.step = Step::Clear;
                 }
                 Step::Clear => {
-                    if p.is_locked && !self.locks.is_clear(&sectors(&p, block)) {
-                        return self.wait(index, p);
+                    if let Some(lock) = p.lock
+                        && !self.locks.is_clear(&sectors(&p, block))
+                    {
+                        self.partials[index as usize] = Some(p);
+                        self.clearing.insert(lock, index);
+                        return;
                     }
                     return self.begin_piece(below, memory, index, p, now);
                 }
@@ -427,9 +443,8 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     }
 
     fn end_piece(&mut self, memory: &mut impl Memory, p: &mut Partial) {
-        if p.is_locked {
-            self.locks.unlock(&sectors(p, self.block));
-            p.is_locked = false;
+        if let Some(lock) = p.lock.take() {
+            self.locks.unlock(lock);
         }
         if p.io.op == Op::Read
             && p.status.is_ok()
@@ -452,11 +467,6 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     fn finish(&mut self, index: u32, p: Partial) {
         self.free.push(index);
         self.ended.push(Done { user_data: p.io.user_data, op: p.io.op, status: p.status });
-    }
-
-    fn wait(&mut self, index: u32, p: Partial) {
-        self.partials[index as usize] = Some(p);
-        self.waiting.push_back(index);
     }
 
     /// Submits the bios of a step; the I/O goes on when all have completed.

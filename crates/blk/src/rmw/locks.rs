@@ -3,15 +3,15 @@
 //!
 //! Guarantees: from the moment when a locked range is clear ([`BlockLocks::lock`], then [`BlockLocks::is_clear`]) until it is
 //! unlocked, no other write, discard or write of zeroes to it is inside the disk, and no other lock overlaps it. Such I/O
-//! waits at its entry, whose thread is woken. Without locks all this costs one load per round. With the first lock, each entry
-//! counts its writes inside, and records later ones. Only the number of the former is known, so nothing is clear before they
-//! have completed.
+//! waits at its entry, whose thread is woken when the lock that it waits for changes, and for no other. Without locks all this
+//! costs one load per round. With the first lock, each entry counts its writes inside, and records later ones. Only the number
+//! of the former is known, so nothing is clear before they have completed.
 //!
 //! Needs from callers: the owner of a lock waits for no other lock. Reads are not held back: one that overlaps a write may see
 //! old or new data, as on any disk.
 
 use crate::lock::Lock;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,29 +27,58 @@ pub struct BlockLocks<L: Lock, W> {
     used: AtomicBool,
     /// Number of locks; changed under the lock of `state`.
     held: AtomicU32,
-    /// Number of changes after which an attempt that failed may succeed.
-    events: AtomicU64,
     state: Mutex<L, LockState<L, W>>,
     entries: Mutex<L, Vec<Arc<Writes<L, W>>>>,
 }
 
+/// Names a lock that is held. A number is used once.
+pub(super) type LockId = u64;
+
 struct LockState<L: Lock, W> {
     held: Vec<Held<L, W>>,
+    next: LockId,
     /// No range can be locked.
-    is_closed: bool,
-    /// Entries that wait until a range can be locked.
+    closed: Option<Closed<L, W>>,
+}
+
+struct Closed<L: Lock, W> {
+    /// What waits for the locks to open waits for this number.
+    id: LockId,
     waiting: Vec<Arc<Writes<L, W>>>,
 }
 
 struct Held<L: Lock, W> {
+    id: LockId,
     range: Range<u64>,
     owner: Arc<Writes<L, W>>,
+    /// Entries with I/O that waits until the range is unlocked.
+    waiting: Vec<Arc<Writes<L, W>>>,
 }
 
-/// The writes of an entry that are inside the disk. Locked before [`BlockLocks::state`].
+/// The writes of an entry that are inside the disk, and what its thread is told.
 pub(super) struct Writes<L: Lock, W> {
     waker: W,
+    /// Locked before [`BlockLocks::state`].
     inside: Mutex<L, Inside>,
+    /// Locks that have changed, so that what waits for them may go on. Locked after all other locks.
+    changed: Mutex<L, Vec<LockId>>,
+}
+
+impl<L: Lock, W: Wake> Writes<L, W> {
+    /// Takes the locks that have changed since the last call. An attempt that failed is worth a retry when the lock that it
+    /// waits for has changed; the entry's thread is woken then.
+    pub(super) fn take_changed(&self, into: &mut Vec<LockId>) {
+        into.append(&mut self.changed.lock());
+    }
+
+    fn tell(&self, lock: LockId) {
+        let mut changed = self.changed.lock();
+        if changed.last() != Some(&lock) {
+            changed.push(lock);
+        }
+        drop(changed);
+        self.waker.wake();
+    }
 }
 
 #[derive(Default)]
@@ -143,11 +172,23 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
+fn add<L: Lock, W>(waiting: &mut Vec<Arc<Writes<L, W>>>, entry: &Arc<Writes<L, W>>) {
+    if !waiting.iter().any(|w| Arc::ptr_eq(w, entry)) {
+        waiting.push(Arc::clone(entry));
+    }
+}
+
 impl<L: Lock, W: Wake> LockState<L, W> {
-    fn wait(&mut self, entry: &Arc<Writes<L, W>>) {
-        if !self.waiting.iter().any(|w| Arc::ptr_eq(w, entry)) {
-            self.waiting.push(Arc::clone(entry));
-        }
+    /// Returns a lock that overlaps the range, if there is one. The entry is told when it is unlocked.
+    fn wait(&mut self, range: &Range<u64>, entry: &Arc<Writes<L, W>>) -> Option<LockId> {
+        let held = self.held.iter_mut().find(|h| overlap(&h.range, range))?;
+        add(&mut held.waiting, entry);
+        Some(held.id)
+    }
+
+    fn new_id(&mut self) -> LockId {
+        self.next += 1;
+        self.next - 1
     }
 }
 
@@ -156,8 +197,7 @@ impl<L: Lock, W: Wake> Default for BlockLocks<L, W> {
         BlockLocks {
             used: AtomicBool::new(false),
             held: AtomicU32::new(0),
-            events: AtomicU64::new(0),
-            state: Mutex::new(LockState { held: Vec::new(), is_closed: false, waiting: Vec::new() }),
+            state: Mutex::new(LockState { held: Vec::new(), next: 0, closed: None }),
             entries: Mutex::new(Vec::new()),
         }
     }
@@ -176,23 +216,12 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
         self.used.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of events so far. An attempt that failed after this call may succeed when the number has changed;
-    /// the thread of its entry is woken then.
-    pub(super) fn events(&self) -> u64 {
-        // Pairs with: BlockLocks::happened
-        self.events.load(Ordering::Acquire)
-    }
-
-    fn happened(&self) {
-        // Pairs with: BlockLocks::events
-        self.events.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// Adds an entry. Also returns whether its writes must ask.
     pub(super) fn add_entry(&self, waker: W) -> (Arc<Writes<L, W>>, bool) {
         let mut entries = self.entries.lock();
         let follows = self.are_used();
-        let writes = Arc::new(Writes { waker, inside: Mutex::new(Inside { follows, ..Inside::default() }) });
+        let inside = Mutex::new(Inside { follows, ..Inside::default() });
+        let writes = Arc::new(Writes { waker, inside, changed: Mutex::new(Vec::new()) });
         entries.push(Arc::clone(&writes));
         (writes, follows)
     }
@@ -200,7 +229,12 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     /// Removes an entry without I/O.
     pub(super) fn remove_entry(&self, writes: &Arc<Writes<L, W>>) {
         self.entries.lock().retain(|w| !Arc::ptr_eq(w, writes));
-        self.state.lock().waiting.retain(|w| !Arc::ptr_eq(w, writes));
+        let mut state = self.state.lock();
+        state.held.iter_mut().for_each(|h| h.waiting.retain(|w| !Arc::ptr_eq(w, writes)));
+        if let Some(closed) = &mut state.closed {
+            closed.waiting.retain(|w| !Arc::ptr_eq(w, writes));
+        }
+        drop(state);
         self.wake_owners(&(0..u64::MAX));
     }
 
@@ -214,21 +248,27 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     }
 
     /// Locks the range, so that no other write to it can enter; [`BlockLocks::is_clear`] then tells whether writes are still
-    /// inside. Returns false if a part of the range is locked, or the locks are closed: the entry's thread is woken when it may try
-    /// again.
-    pub(super) fn lock(&self, range: Range<u64>, entry: &Arc<Writes<L, W>>) -> bool {
+    /// inside.
+    ///
+    /// # Errors
+    /// A part of the range has this lock, or the locks are closed: the entry is told when it may try again.
+    pub(super) fn lock(&self, range: Range<u64>, entry: &Arc<Writes<L, W>>) -> Result<LockId, LockId> {
         let mut state = self.state.lock();
-        if state.is_closed || state.held.iter().any(|h| overlap(&h.range, &range)) {
-            state.wait(entry);
-            return false;
+        if let Some(other) = state.wait(&range, entry) {
+            return Err(other);
         }
-        state.held.push(Held { range, owner: Arc::clone(entry) });
+        if let Some(closed) = &mut state.closed {
+            add(&mut closed.waiting, entry);
+            return Err(closed.id);
+        }
+        let id = state.new_id();
+        state.held.push(Held { id, range, owner: Arc::clone(entry), waiting: Vec::new() });
         // Pairs with: BlockLocks::any_held, by the lock of each entry's writes that is_clear takes after this.
         self.held.store(state.held.len() as u32, Ordering::Release);
-        true
+        Ok(id)
     }
 
-    /// Whether no write to the range, which the caller has locked, is inside. If not, the thread of the lock's owner is woken
+    /// Whether no write to the range, which the caller has locked, is inside. If not, the lock's owner is told of its own lock
     /// when that may have changed.
     pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
         let entries = self.entries.lock();
@@ -245,33 +285,32 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
         clear
     }
 
-    /// Unlocks a range, and wakes waiting threads.
-    pub(super) fn unlock(&self, range: &Range<u64>) {
+    /// Unlocks a range, and tells the entries that wait for that.
+    pub(super) fn unlock(&self, id: LockId) {
         let mut state = self.state.lock();
-        let at = state.held.iter().position(|h| h.range == *range).expect("a range is unlocked that is locked");
-        state.held.swap_remove(at);
+        let at = state.held.iter().position(|h| h.id == id).expect("a lock is unlocked that is held");
+        let gone = state.held.swap_remove(at);
         // Pairs with: BlockLocks::any_held
         self.held.store(state.held.len() as u32, Ordering::Release);
-        self.happened();
-        let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        waiting.iter().for_each(|w| w.waker.wake());
+        gone.waiting.iter().for_each(|w| w.tell(id));
     }
 
     /// Lets no more blocks be locked until [`BlockLocks::open`]. Those that are locked are still rewritten; other writes of parts of
     /// blocks wait.
     pub fn close(&self) {
-        self.state.lock().is_closed = true;
+        let mut state = self.state.lock();
+        let id = state.new_id();
+        assert!(state.closed.is_none(), "locks are closed once");
+        state.closed = Some(Closed { id, waiting: Vec::new() });
     }
 
-    /// Ends [`BlockLocks::close`], and wakes waiting threads.
+    /// Ends [`BlockLocks::close`], and tells the entries that wait for that.
     pub fn open(&self) {
-        let mut state = self.state.lock();
-        state.is_closed = false;
-        self.happened();
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        waiting.iter().for_each(|w| w.waker.wake());
+        let gone = self.state.lock().closed.take();
+        if let Some(Closed { id, waiting }) = gone {
+            waiting.iter().for_each(|w| w.tell(id));
+        }
     }
 
     /// Whether no block is locked, so none is between its read and its write.
@@ -287,24 +326,23 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     }
 
     fn wake_owners(&self, range: &Range<u64>) {
-        self.happened();
         let state = self.state.lock();
-        state.held.iter().filter(|h| overlap(&h.range, range)).for_each(|h| h.owner.waker.wake());
+        state.held.iter().filter(|h| overlap(&h.range, range)).for_each(|h| h.owner.tell(h.id));
     }
 
-    /// Records a bio that is about to enter and write, until [`BlockLocks::leave`]. Returns false if its blocks are locked: the
-    /// entry's thread is woken when it may try again.
-    pub(super) fn enter(&self, entry: &Arc<Writes<L, W>>, user_data: u64, range: Range<u64>) -> bool {
+    /// Records a bio that is about to enter and write, until [`BlockLocks::leave`].
+    ///
+    /// # Errors
+    /// A part of its range has this lock: the entry is told when it is unlocked.
+    pub(super) fn enter(&self, entry: &Arc<Writes<L, W>>, user_data: u64, range: Range<u64>) -> Result<(), LockId> {
         let mut inside = entry.inside.lock();
-        if self.any_held() {
-            let mut state = self.state.lock();
-            if state.held.iter().any(|h| overlap(&h.range, &range)) {
-                state.wait(entry);
-                return false;
-            }
+        if self.any_held()
+            && let Some(lock) = self.state.lock().wait(&range, entry)
+        {
+            return Err(lock);
         }
         inside.add(user_data, range);
-        true
+        Ok(())
     }
 
     /// Removes a bio that writes, when it has completed or could not enter after all. Returns whether it was recorded by
@@ -320,11 +358,9 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
         true
     }
 
-    /// Whether there is no lock, no waiter and no write.
+    /// Whether there is no lock, and so no waiter, and no write.
     pub fn is_unused(&self) -> bool {
-        let state = self.state.lock();
-        let idle = state.held.is_empty() && state.waiting.is_empty();
-        drop(state);
+        let idle = self.state.lock().held.is_empty();
         let is_empty = |inside: &Inside| inside.known.is_empty() && inside.unknown == 0;
         idle && self.entries.lock().iter().all(|w| is_empty(&w.inside.lock()))
     }

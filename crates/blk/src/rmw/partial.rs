@@ -15,6 +15,7 @@
 //! before the lock, and so waits for no other lock while it has one.
 
 use super::BUFFER_BYTES;
+use super::locks::LockId;
 use crate::bio::{Bio, DataRef, IoPrio, Op, OpFlags};
 use crate::id::{SECTOR_SHIFT, Sector};
 use crate::status::BlkStatus;
@@ -96,7 +97,8 @@ pub(super) struct Partial {
     /// Bytes of the present piece.
     pub(super) piece: u64,
     pub(super) buffer: Option<(u32, DataRef)>,
-    pub(super) is_locked: bool,
+    /// The lock of the piece.
+    pub(super) lock: Option<LockId>,
     /// Bios in flight.
     pub(super) bios: u32,
     pub(super) status: BlkStatus,
@@ -104,7 +106,7 @@ pub(super) struct Partial {
 
 impl Partial {
     pub(super) fn new(io: ByteIo) -> Partial {
-        Partial { io, step: Step::Next, piece: 0, buffer: None, is_locked: false, bios: 0, status: BlkStatus::Ok }
+        Partial { io, step: Step::Next, piece: 0, buffer: None, lock: None, bios: 0, status: BlkStatus::Ok }
     }
 
     /// Chooses the next piece, and returns what it begins with; `None` if the I/O ends.

@@ -23,7 +23,7 @@ fn write(locks: &Locks, entry: &Arc<Writes<parking_lot::RawMutex, Thread>>, woke
     if locks.are_used() {
         asks = true;
         locks.follow(entry, 0);
-        while !locks.enter(entry, 1, 8..16) {
+        while locks.enter(entry, 1, 8..16).is_err() {
             woken.wait();
         }
         recorded = true;
@@ -59,13 +59,13 @@ fn a_lock_and_a_write_exclude_each_other() {
         };
         locks.begin_use();
         locks.follow(&owner, 0);
-        assert!(locks.lock(8..16, &owner));
+        let lock = locks.lock(8..16, &owner).unwrap();
         while !locks.is_clear(&(8..16)) {
             mine.wait();
         }
         assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "a write is inside a range that is clear");
         inside.fetch_sub(1, Ordering::Relaxed);
-        locks.unlock(&(8..16));
+        locks.unlock(lock);
         thread.join().unwrap();
         assert!(locks.is_unused());
     });

@@ -23,6 +23,13 @@ impl Writes<Raw, Thread> {
     fn is_woken(&self) -> bool {
         self.waker.0.swap(false, Ordering::Relaxed)
     }
+
+    /// Returns the locks that its thread was told of since the last call.
+    fn told(&self) -> Vec<LockId> {
+        let mut all = Vec::new();
+        self.take_changed(&mut all);
+        all
+    }
 }
 
 /// Locks that are in use, with `N` entries.
@@ -36,41 +43,49 @@ fn used<const N: usize>() -> (Locks, [Entry; N]) {
 #[test]
 fn locks_do_not_overlap_and_waiters_are_woken() {
     let (locks, [a, b]) = used();
-    assert!(locks.lock(8..16, &a) && locks.lock(16..64, &a));
-    for range in [0..9, 15..17, 10..12, 0..128] {
-        assert!(!locks.lock(range, &b));
+    let (first, second) = (locks.lock(8..16, &a).unwrap(), locks.lock(16..64, &a).unwrap());
+    for (range, lock) in [(0..9, first), (15..17, first), (10..12, first), (0..128, first), (20..22, second)] {
+        assert_eq!(locks.lock(range, &b), Err(lock));
     }
     assert!(!b.is_woken());
-    let events = locks.events();
-    locks.unlock(&(8..16));
-    assert!(b.is_woken() && !a.is_woken() && locks.events() != events);
-    assert!(locks.lock(0..16, &b));
+    locks.unlock(first);
+    assert!(b.is_woken() && !a.is_woken());
+    assert_eq!(b.told(), [first], "the other lock is held");
+    assert!(locks.lock(0..16, &b).is_ok());
 }
 
 #[test]
 fn closed_locks_give_no_lock_until_they_open() {
     let (locks, [a, b]) = used();
-    assert!(locks.is_free() && locks.lock(8..16, &a));
+    assert!(locks.is_free());
+    let lock = locks.lock(8..16, &a).unwrap();
     locks.close();
-    assert!(!locks.is_free() && !locks.lock(100..108, &b), "the present lock stays, and there is no other");
-    locks.unlock(&(8..16));
-    assert!(locks.is_free() && b.is_woken() && !locks.lock(100..108, &b));
-    let events = locks.events();
+    assert!(!locks.is_free(), "the present lock stays");
+    let closed = locks.lock(100..108, &b).unwrap_err();
+    assert_eq!(locks.lock(8..16, &b), Err(lock));
+    locks.unlock(lock);
+    assert!(locks.is_free() && b.is_woken() && b.told() == [lock]);
+    assert_eq!(locks.lock(8..16, &b), Err(closed));
     locks.open();
-    assert!(b.is_woken() && locks.events() != events && locks.lock(100..108, &b));
-    locks.unlock(&(100..108));
+    assert!(b.is_woken() && b.told() == [closed]);
+    let lock = locks.lock(100..108, &b).unwrap();
+    locks.unlock(lock);
     assert!(locks.is_unused());
 }
 
 #[test]
 fn a_write_waits_for_a_lock_of_its_blocks_and_for_no_other() {
     let (locks, [a, b]) = used();
-    assert!(locks.lock(8..16, &a) && locks.is_clear(&(8..16)));
-    assert!(!locks.enter(&b, 1, 0..9));
-    assert!(locks.enter(&b, 2, 0..8) && locks.enter(&b, 3, 16..24));
-    locks.unlock(&(8..16));
+    let (lock, other) = (locks.lock(8..16, &a).unwrap(), locks.lock(64..72, &a).unwrap());
+    assert!(locks.is_clear(&(8..16)));
+    assert_eq!(locks.enter(&b, 1, 0..9), Err(lock));
+    assert!(locks.enter(&b, 2, 0..8).is_ok() && locks.enter(&b, 3, 16..24).is_ok());
+    locks.unlock(other);
+    assert!(!b.is_woken(), "nothing waits for it");
+    locks.unlock(lock);
     assert!(b.is_woken());
-    assert!(locks.enter(&b, 1, 0..9));
+    assert_eq!(b.told(), [lock]);
+    assert!(locks.enter(&b, 1, 0..9).is_ok());
 }
 
 /// `lock` keeps new writes out of its range at once, while its owner waits for the writes that already are in the range.
@@ -78,13 +93,15 @@ fn a_write_waits_for_a_lock_of_its_blocks_and_for_no_other() {
 fn a_lock_waits_for_the_writes_that_came_before_it() {
     let (locks, [a, b, owner]) = used();
     // An I/O of two bios, and one elsewhere.
-    assert!(locks.enter(&a, 1, 0..8) && locks.enter(&a, 1, 8..12));
-    assert!(locks.enter(&b, 1, 100..104));
-    assert!(locks.lock(8..16, &owner) && !locks.is_clear(&(8..16)));
-    assert!(!locks.enter(&b, 2, 12..16), "the owner would wait for ever under load");
+    assert!(locks.enter(&a, 1, 0..8).is_ok() && locks.enter(&a, 1, 8..12).is_ok());
+    assert!(locks.enter(&b, 1, 100..104).is_ok());
+    let lock = locks.lock(8..16, &owner).unwrap();
+    assert!(!locks.is_clear(&(8..16)));
+    assert!(locks.enter(&b, 2, 12..16).is_err(), "the owner would wait for ever under load");
     assert!(locks.leave(&b, 1) && !owner.is_woken());
     assert!(locks.leave(&a, 1) && !owner.is_woken() && !locks.is_clear(&(8..16)));
     assert!(locks.leave(&a, 1) && owner.is_woken() && locks.is_clear(&(8..16)));
+    assert_eq!(owner.told(), [lock]);
     assert!(!locks.leave(&a, 1), "another entry's");
 }
 
@@ -98,16 +115,17 @@ fn a_lock_waits_for_writes_that_were_not_recorded() {
     assert!(!asks);
     locks.begin_use();
     locks.follow(&owner, 0);
-    assert!(locks.lock(8..16, &owner) && !locks.is_clear(&(8..16)) && a.is_woken());
+    let lock = locks.lock(8..16, &owner).unwrap();
+    assert!(!locks.is_clear(&(8..16)) && a.is_woken());
     owner.is_woken();
     locks.follow(&a, 2);
     assert!(owner.is_woken(), "it asks again");
-    assert!(locks.enter(&a, 1, 100..104));
+    assert!(locks.enter(&a, 1, 100..104).is_ok());
     assert!(!locks.is_clear(&(8..16)) && !locks.is_unused());
     assert!(locks.leave(&a, 7) && locks.leave(&a, 1) && !owner.is_woken() && !locks.is_clear(&(8..16)));
     assert!(locks.leave(&a, 1) && owner.is_woken() && locks.is_clear(&(8..16)));
     assert!(!locks.leave(&a, 1), "the owner's own write");
-    locks.unlock(&(8..16));
+    locks.unlock(lock);
     assert!(locks.is_unused());
 }
 
@@ -117,7 +135,7 @@ fn an_entry_that_goes_is_not_waited_for() {
     let (gone, _) = locks.add_entry(Thread::default());
     locks.begin_use();
     let (owner, asks) = locks.add_entry(Thread::default());
-    assert!(asks && locks.lock(8..16, &owner) && !locks.is_clear(&(8..16)));
+    assert!(asks && locks.lock(8..16, &owner).is_ok() && !locks.is_clear(&(8..16)));
     locks.remove_entry(&gone);
     assert!(owner.is_woken() && locks.is_clear(&(8..16)));
 }
