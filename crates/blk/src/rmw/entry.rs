@@ -8,7 +8,9 @@
 //!
 //! Needs from callers: a round is [`Entry::begin`], submissions, a poll of what is below, [`Entry::end`]. A round follows when
 //! something below has completed, when the entry's [`Wake`] was woken, and while [`Entry::has_work`]. The halves of a bio's
-//! `user_data` are small numbers: a source, never [`Entry::OWN`], and its I/O.
+//! `user_data` are small numbers: a source, never [`Entry::OWN`], and its I/O. An entry is dropped when it is idle. The entry of a
+//! thread that panics stays recorded, with its locks, because its writes may still reach the disk. Writes to the same blocks wait
+//! until the process ends.
 
 use super::locks::{BlockLocks, LockId, Wake, Writes};
 use super::partial::{ByteIo, Partial, Step, inner};
@@ -496,7 +498,12 @@ impl<L: Lock, W: Wake> Entry<L, W> {
 }
 
 impl<L: Lock, W: Wake> Drop for Entry<L, W> {
+    /// Removes the entry, unless its thread panics. Panics if I/O waits here or is inside.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        assert!(self.is_idle() && self.inside == 0, "an entry was dropped with {} writes inside", self.inside);
         self.locks.remove_entry(&self.writes);
     }
 }
@@ -511,3 +518,6 @@ fn sectors(p: &Partial, block: u64) -> std::ops::Range<u64> {
     let cover = p.cover(block);
     cover.start >> 9..cover.end >> 9
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -23,6 +23,7 @@ mod file_driver;
 mod fuse;
 mod fuzz_seeds;
 mod image_lock;
+mod iothread_panic;
 mod iscsi_driver;
 mod iscsi_errors;
 mod iscsi_events;
