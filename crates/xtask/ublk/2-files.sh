@@ -38,3 +38,9 @@ verify /dev/ublkb3 through --size=8m --bsrange=4k-64k
 mkfs.ext4 -q -E lazy_itable_init=0,nodiscard /dev/ublkb3 || fail "mkfs, written through"
 e2fsck -fn /dev/ublkb3 >fsck 2>&1 || { cat fsck; fail "fsck, written through"; }
 end
+# Blocks of the export's own.
+config 3 1 false ram:size=8m 'logical_block_size = 4096' >c.toml
+serve c.toml
+[ "$(cat /sys/block/ublkb3/queue/logical_block_size)" = 4096 ] || fail "other blocks than those of the export"
+verify /dev/ublkb3 blocks --size=4m --bsrange=4k-64k
+end

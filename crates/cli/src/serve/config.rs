@@ -158,10 +158,7 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
         read_only: section.flag("read_only").unwrap_or(plain.read_only),
         serial: section.string("serial", "DATA0001"),
         part: FilePart { offset: bytes(&mut section, "offset").unwrap_or(0), size: bytes(&mut section, "size") },
-        geometry: Geometry {
-            logical: section.number("logical_block_size", 0..=u32::MAX.into()).map(|n| n as u32),
-            physical: section.number("physical_block_size", 0..=u32::MAX.into()).map(|n| n as u32),
-        },
+        geometry: geometry(&mut section),
         is_raw: section.one_of("format", &[("raw", true)]).unwrap_or(plain.is_raw),
         direct: section.flag("direct").unwrap_or(plain.direct),
         aio: section.one_of("aio", &Aio::ALL.map(|aio| (aio.name(), aio))),
@@ -178,6 +175,12 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     };
     section.end();
     plan
+}
+
+/// Reads the block sizes of a disk or an export.
+fn geometry(section: &mut Section<'_, '_>) -> Geometry {
+    let mut size = |key| section.number(key, 0..=u32::MAX.into()).map(|n| n as u32);
+    Geometry { logical: size("logical_block_size"), physical: size("physical_block_size") }
 }
 
 /// Reads bytes: a whole number, or a text with a unit.
@@ -263,10 +266,11 @@ fn export(
     section.is(format!("export '{}'", shown(&name)));
     section.is_a(&format!("an [[export]] of type \"{}\"", EXPORT_TYPES[kind]));
     let read_only = section.flag("read_only").unwrap_or(false);
+    let geometry = geometry(&mut section);
     let mapping = mapping(&mut section);
     let kind = ExportKind::read(kind, &mut Keys { section: &mut section, defaults }, &name, &disk);
     section.end();
-    Some(ExportPlan { name, disk, read_only, mapping, kind })
+    Some(ExportPlan { name, disk, read_only, geometry, mapping, kind })
 }
 
 fn types() -> Vec<(&'static str, usize)> {

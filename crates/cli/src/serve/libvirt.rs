@@ -79,7 +79,14 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
                     allow_file_memory: false,
                 });
                 let mapping = mapping(disk.driver(), &ids).map_err(|e| format!("{of}: {e}"))?;
-                made.plan.exports.push(ExportPlan { name: export, disk: name, read_only: false, mapping, kind });
+                made.plan.exports.push(ExportPlan {
+                    name: export,
+                    disk: name,
+                    read_only: false,
+                    geometry: Geometry::default(),
+                    mapping,
+                    kind,
+                });
                 made.plan.disks.push(plan);
             }
         }

@@ -16,6 +16,7 @@ use host::handed::{At, Socket};
 use host::net::certificates::NbdTls;
 use host::secrets::without_secrets;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
+use host::serve::geometry::Geometry;
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
@@ -169,6 +170,7 @@ pub fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
         name: format!("{name}.{short}"),
         disk: name.clone(),
         read_only: false,
+        geometry: Geometry::default(),
         mapping: Mapping::default(),
         kind,
     };

@@ -80,26 +80,31 @@ fn disk_line(disk: &DiskPlan, possible: &LazyCell<Aio>) -> String {
         parts.push("no discard".to_owned());
     }
     parts.push(format!("on_enospc={}", disk.on_enospc.name()));
-    let Geometry { logical, physical } = disk.geometry;
-    parts.extend(logical.map(|size| format!("logical_block_size={size}")));
-    parts.extend(physical.map(|size| format!("physical_block_size={size}")));
+    parts.extend(block_sizes(disk.geometry));
     if let Some(serial) = &disk.serial {
         parts.push(format!("serial '{serial}'"));
     }
     parts.join(", ")
 }
 
+/// The block sizes that are set, as in a configuration.
+fn block_sizes(geometry: Geometry) -> impl Iterator<Item = String> {
+    let logical = geometry.logical.map(|size| format!("logical_block_size={size}"));
+    logical.into_iter().chain(geometry.physical.map(|size| format!("physical_block_size={size}")))
+}
+
 fn export_line(export: &Export<'_>) -> String {
     let (disk, ro) = (&export.plan.disk, if export.read_only { ", read-only" } else { "" });
     let kind = export.plan.kind.name();
     let place = export.plan.kind.summary();
-    format!("{kind} of disk '{disk}', {place}{ro}")
+    let blocks: String = block_sizes(export.plan.geometry).map(|size| format!(", {size}")).collect();
+    format!("{kind} of disk '{disk}', {place}{ro}{blocks}")
 }
 
 /// How clients reach this export; `index` is its number in the plan.
 fn hints(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Vec<Hint> {
     let (name, disk) = (&export.plan.name, &export.plan.disk);
-    let logical_block_size = plan.disks()[export.disk].geometry.logical;
+    let logical_block_size = export.plan.geometry.logical.or(plan.disks()[export.disk].geometry.logical);
     export.plan.kind.hints(&HintContext { name, disk, index, read_only: export.read_only, logical_block_size })
 }
 
@@ -193,6 +198,8 @@ fn export_json(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Value {
         "disk": export.plan.disk,
         "type": export.plan.kind.name(),
         "read_only": export.read_only,
+        "logical_block_size": export.plan.geometry.logical,
+        "physical_block_size": export.plan.geometry.physical,
         "iothreads": iothreads,
         "clients": clients,
     });

@@ -159,7 +159,7 @@ fn queues_move_settings_change_and_sizes_grow_under_load() {
         d.refused(&["set", "b", "nr_requests=32"], "there is no disk 'b'");
         d.done(&["resize", "a", "48m"]);
         d.refused(&["resize", "a", "32m"], "would be lost");
-        d.refused(&["resize", "a", "50331649"], "a multiple of the disk's block");
+        d.refused(&["resize", "a", "50331649"], "a multiple of 512, the largest logical_block_size of");
         let took = d.done(&["drain"]);
         assert!(took.starts_with("disk 'a' is drained; that took "), "{took}");
         let (before, drained) = (d.json("stats"), d.json("list")["disks"][0]["drained"].clone());

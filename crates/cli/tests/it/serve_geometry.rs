@@ -82,7 +82,7 @@ fn clients_see_the_blocks_that_an_image_was_made_for() {
     image.set_len(IMAGE_BYTES + 512).unwrap();
     for size in [&[][..], &["8389120"]] {
         let resize = [&["ctl", "--control", "ctl.sock", "resize", "d"], size].concat();
-        fs.dir.mqblk(&resize).exits(2).says(&["must be a multiple of the disk's block, 4096 (logical_block_size)"]);
+        fs.dir.mqblk(&resize).exits(2).says(&["must be a multiple of 4096, the largest logical_block_size of"]);
     }
     // Cause: the driver had stored the rejected size. Effect: the disk's own size was smaller, and needed --force.
     image.set_len(IMAGE_BYTES).unwrap();
@@ -91,6 +91,47 @@ fn clients_see_the_blocks_that_an_image_was_made_for() {
     image.set_len(IMAGE_BYTES + 512).unwrap();
     end(daemon);
     fs.dir.mqblk(&["serve", "c.toml"]).exits(2).says(&["the disk has 8389120 bytes, 512 more than whole blocks"]);
+}
+
+/// One disk, with blocks of 512 for one client and of 4096 for another.
+#[test]
+fn each_export_shows_its_own_blocks() {
+    let dir = Dir::new("geometry-exports");
+    let export = |kind: &str, name: &str, more: &str| {
+        format!("[[export]]\ntype = \"{kind}\"\nname = \"{name}\"\nsocket = \"{name}.sock\"\n{more}\n")
+    };
+    let disk = "[[disk]]\nname = \"d\"\ntarget = \"ram:size=8m\"\n";
+    let large = "logical_block_size = 4096\nphysical_block_size = 16384";
+    let exports = [export("nbd", "a", ""), export("nbd", "b", large), export("vhost-user-blk", "c", large)].concat();
+    let fine = export("vhost-user-blk", "e", "logical_block_size = 1024\nphysical_block_size = 2048");
+    dir.file("c.toml", &format!("{disk}{exports}{fine}"));
+    let daemon = serve(&dir);
+    let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
+    let shown = |at: usize| ["logical_block_size", "physical_block_size"].map(|key| list["exports"][at][key].clone());
+    let expected = [[512, 4096], [4096, 16384], [4096, 16384], [1024, 2048]];
+    assert_eq!([0, 1, 2, 3].map(shown), expected.map(|sizes| sizes.map(Value::from)));
+    let uri = |name: &str| format!("nbd+unix:///d?socket={}", dir.path(&format!("{name}.sock")).display());
+    for (name, min, preferred) in [("a", 1, 4096), ("b", 4096, 16384)] {
+        let told = dir.program("nbdinfo", &["--json", &uri(name)]).exits(0).json();
+        let told = ["block_size_minimum", "block_size_preferred"].map(|key| told["exports"][0][key].clone());
+        assert_eq!(told, [min, preferred].map(Value::from), "{name}");
+    }
+    for (name, blocks) in [("c", (4096, 16384)), ("e", (1024, 2048))] {
+        let info = vuclient::disk::info(dir.path(&format!("{name}.sock")).to_str().unwrap()).unwrap();
+        assert_eq!((info.block_size, info.physical_block), blocks, "{name}");
+    }
+    // Half a block is served where any bytes are.
+    let read = "import nbd,sys\nh=nbd.NBD()\nh.set_strict_mode(0)\nh.connect_uri(sys.argv[1])\nh.pread(4096,4096)\n\
+                try:\n    h.pread(512,512)\n    print('served')\nexcept nbd.Error as e:\n    print(e.errno)";
+    for (name, says) in [("a", "served"), ("b", "EINVAL")] {
+        assert_eq!(dir.program("/usr/bin/python3", &["-c", read, &uri(name)]).exits(0).out.trim(), says, "{name}");
+    }
+    let resize = ["ctl", "--control", "ctl.sock", "resize", "d", "8389120"];
+    dir.mqblk(&resize).exits(2).says(&["must be a multiple of 4096, the largest logical_block_size of"]);
+    end(daemon);
+    dir.file("c.toml", &format!("{}{exports}", disk.replace("8m", "8389120")));
+    let why = "logical_block_size=4096: the disk has 8389120 bytes, 512 more than whole blocks; set a smaller one";
+    dir.mqblk(&["serve", "c.toml"]).exits(2).says(&[why]);
 }
 
 /// Two clients write neighbouring sectors of the same blocks, and the daemon is killed under them. A sector is never torn, older than

@@ -68,6 +68,11 @@ macro_rules! exports {
                 match self { $(ExportKind::$kind(_) => <$plan>::SERVES_ANY_SIZE,)* }
             }
 
+            /// Whether clients of the export see a device with block sizes.
+            pub fn has_blocks(&self) -> bool {
+                match self { $(ExportKind::$kind(_) => <$plan>::HAS_BLOCKS,)* }
+            }
+
             /// Returns the number of queues that a mapping distributes; `None` for exports whose connections are distributed round robin
             /// as they arrive.
             pub fn num_queues(&self) -> Option<u16> {

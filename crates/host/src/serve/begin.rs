@@ -202,6 +202,7 @@ pub(super) fn begin(
         serial: of_disk.serial.clone().unwrap_or_else(|| of_disk.name.chars().take(SERIAL_MAX).collect()),
         iothreads,
         read_only: export.read_only,
+        geometry: export.plan.geometry,
         discard: of_disk.discard,
         write_through: of_disk.write_cache == WriteCache::Through,
     })
@@ -234,6 +235,7 @@ pub(super) fn nbd_disk(
         read_only: export.read_only,
         discard: plan.disks()[export.disk].discard,
         write_through: plan.disks()[export.disk].write_cache == WriteCache::Through,
+        geometry: export.plan.geometry,
         iothreads,
     }
 }

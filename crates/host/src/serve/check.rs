@@ -8,6 +8,7 @@
 
 use super::cpus;
 use super::disk::limit_of_stripe;
+use super::geometry::{Geometry, LOGICAL_BLOCK_SIZES};
 use super::mapping::Mapping;
 use super::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, SERIAL_MAX, ServePlan,
@@ -316,6 +317,25 @@ impl DiskPlan {
     }
 }
 
+impl ExportPlan {
+    /// Checks its block sizes, with those that are set for its disk. The error is the key, and the rule.
+    fn check_geometry(&self, disk: Option<&DiskPlan>) -> Result<(), (&'static str, String)> {
+        let Geometry { logical, physical } = self.geometry;
+        let set = [("logical_block_size", logical), ("physical_block_size", physical)];
+        let first = set.into_iter().find_map(|(key, size)| Some((key, size?)));
+        if let Some((key, size)) = first
+            && !self.kind.has_blocks()
+        {
+            let kind = self.kind.name();
+            let text = format!("{key}={size}: type={kind} takes any bytes and shows no blocks; leave it out");
+            return Err((key, text));
+        }
+        // An invalid size of the disk is reported there.
+        let of_disk = disk.and_then(|disk| disk.geometry.logical).filter(|size| LOGICAL_BLOCK_SIZES.contains(size));
+        Geometry { logical: logical.or(of_disk), physical }.check()
+    }
+}
+
 struct Errors(Vec<PlanError>);
 
 impl Errors {
@@ -480,6 +500,9 @@ impl Errors {
                 self.add(place, &of, "disk", text);
             }
             let before = self.0.len();
+            if let Err((key, text)) = export.check_geometry(disk.map(|index| &plan.disks[index])) {
+                self.add(place, &of, key, text);
+            }
             self.kind(place, &of, &export.kind);
             self.place_taken(index, plan);
             let queues =

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{ClientDrain, NbdDisk, NbdExport};
 use crate::net::certificates::{OLD_ONES, Renewal};
 use crate::target::{TargetWarning, add_new};
-use blk::id::SECTOR_SHIFT;
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
 use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -276,7 +276,9 @@ impl Daemon {
     /// As [`ServedDisk::resize`]; clients are notified. Also returns, in sentences, which clients keep the old size.
     pub fn resize(&self, disk: &str, bytes: Option<u64>, shrink: bool) -> Result<(u64, Vec<String>)> {
         let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
-        let now = served.resize(bytes, shrink)?;
+        let exports = self.plan.exports().filter(|e| e.plan.disk == disk);
+        let block = exports.filter_map(|e| e.plan.geometry.logical).max().unwrap_or(SECTOR_SIZE);
+        let now = served.resize(bytes, shrink, block)?;
         // A client that cannot be notified is no reason not to notify the others.
         let mut untold = Vec::new();
         for server in &self.servers {

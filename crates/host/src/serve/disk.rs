@@ -213,6 +213,14 @@ impl ServedDisk {
         &self.limits
     }
 
+    /// Returns the limits as clients of an export with these block sizes see them.
+    ///
+    /// # Errors
+    /// Usage: the disk does not consist of whole blocks of that size.
+    pub fn shown(&self, geometry: Geometry) -> Result<Limits> {
+        geometry.shown(&self.limits, self.capacity().0 << SECTOR_SHIFT).map_err(Error::usage)
+    }
+
     /// Returns the bytes of a block of its targets. I/O and memory of whole blocks is fast; all other I/O is done by rewriting blocks.
     pub fn block_size(&self) -> u32 {
         self.block_size
@@ -450,12 +458,13 @@ impl ServedDisk {
     }
 
     /// Resizes the disk, or with `None` adopts the current size of its image. I/O continues, except that a disk that may `shrink` is
-    /// drained first, because the data beyond the new end is lost. Returns the size in bytes.
+    /// drained first, because the data beyond the new end is lost. `block` is the largest logical block that an export shows. Returns the
+    /// size in bytes.
     ///
     /// # Errors
-    /// Usage: the disk is striped, so the location of its data depends on its size. Also the errors of
+    /// Usage: the disk is striped, so the location of its data depends on its size; or the size is not whole blocks. Also the errors of
     /// [`Space::resize`](crate::driver::Space::resize) and [`ServedDisk::change`].
-    pub fn resize(&self, bytes: Option<u64>, shrink: bool) -> Result<u64> {
+    pub fn resize(&self, bytes: Option<u64>, shrink: bool, block: u32) -> Result<u64> {
         let _held = self.unheld()?;
         let ([Member { queue, driver, .. }], None) = (&*self.members, &self.map) else {
             let text = format!(
@@ -466,13 +475,14 @@ impl ServedDisk {
             );
             return Err(Error::usage(text));
         };
-        let block = u64::from(self.limits.logical_block_size);
+        let block = u64::from(self.limits.logical_block_size.max(block));
         let unit = if self.has_any_size() { u64::from(SECTOR_SIZE) } else { 1 };
         let is_whole = |bytes: u64| bytes.checked_next_multiple_of(unit).is_some_and(|b| b.is_multiple_of(block));
         let whole = |bytes: u64| match is_whole(bytes) {
             true => Ok(()),
             false => Err(Error::usage(format!(
-                "size={bytes}: must be a multiple of the disk's block, {block} (logical_block_size); the disk keeps its size"
+                "size={bytes}: must be a multiple of {block}, the largest logical_block_size of the disk and its exports; the disk keeps \
+                 its size"
             ))),
         };
         bytes.map_or(Ok(()), whole)?;

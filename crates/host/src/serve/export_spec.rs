@@ -4,6 +4,7 @@
 //! Guarantees, by the implementations: only `ExportSpec::preflight` and `ExportSpec::begin` look at the machine, and only `begin` changes
 //! it. Messages are `KEY=VALUE: rule; remedy`. Export types are registered in `export/registry.rs`, one line each.
 
+use super::geometry::Geometry;
 use super::running::RunningExport;
 use super::{IoThreads, ServedDisk};
 use crate::error::Result;
@@ -29,6 +30,8 @@ pub(crate) trait ExportSpec: Sized {
     const SERVES_CONNECTIONS: bool = false;
     /// It serves disks that end within a sector with their exact size.
     const SERVES_ANY_SIZE: bool = false;
+    /// Its clients see a device with block sizes.
+    const HAS_BLOCKS: bool = true;
 
     /// Reads the keys of this type. `name` is the name of the export, `disk` that of its disk.
     fn read(keys: &mut dyn ExportKeys, name: &str, disk: &str) -> Self;
@@ -136,6 +139,8 @@ pub(crate) struct ExportSetup<'a> {
     /// The IOThread of each queue, or those that serve connections round robin.
     pub(crate) iothreads: Vec<usize>,
     pub(crate) read_only: bool,
+    /// Block sizes that its clients see instead of the disk's.
+    pub(crate) geometry: Geometry,
     pub(crate) discard: bool,
     pub(crate) write_through: bool,
 }
@@ -160,7 +165,7 @@ pub struct HintContext<'a> {
     pub index: usize,
     /// Clients may not write.
     pub read_only: bool,
-    /// The disk's logical block size, if it is set.
+    /// The logical block size of the export or its disk, if one is set.
     pub logical_block_size: Option<u32>,
 }
 

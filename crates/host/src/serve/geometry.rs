@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The block sizes that a disk shows to its clients.
+//! The block sizes that a disk, or one of its exports, shows to its clients.
 //!
 //! Guarantees: smaller blocks than the targets' are served exactly ([`blk::rmw`]). A size that the disk does not have in whole blocks is
-//! refused.
+//! refused. Does not do: check requests; an export that has a size of its own does that.
 
 use blk::id::SECTOR_SIZE;
 use blk::limits::Limits;
 
-/// Settings of a disk; `None` = the default.
+/// Settings of a disk or an export; `None` = the default, which for an export is what its disk shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Geometry {
     /// `logical_block_size`, bytes: smallest unit of address and length.
@@ -39,8 +39,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the limits that clients of a disk of `bytes` see, over targets with the limits `below`. Without a logical block size, it is
-    /// that of the targets.
+    /// Returns the limits that clients of a disk of `bytes` see, over targets with the limits `below`; or those that clients of an export
+    /// see, of a disk that shows `below`. What is not set is as in `below`.
     ///
     /// # Errors
     /// The disk does not consist of whole blocks. A last sector that the disk has in part counts as a whole one.

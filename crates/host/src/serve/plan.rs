@@ -217,6 +217,8 @@ pub struct ExportPlan {
     pub disk: String,
     /// Clients may not write, whatever the disk allows.
     pub read_only: bool,
+    /// Block sizes that its clients see instead of the disk's.
+    pub geometry: Geometry,
     /// Which IOThreads serve it. Without entries: all of them, round robin, continuing after the last IOThread of the previous export.
     pub mapping: Mapping,
     /// Type and settings of the export.

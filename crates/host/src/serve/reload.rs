@@ -129,6 +129,7 @@ fn exports(old: &CheckedPlan, new: &CheckedPlan, closed: &HashSet<&str>, steps: 
 mod tests {
     use super::*;
     use crate::serve::check::HostFacts;
+    use crate::serve::geometry::Geometry;
     use crate::serve::mapping::Mapping;
     use crate::serve::plan::{ExportKind, PollPlan, QUEUE_SIZE, ServePlan, VhostUserPlan};
     use crate::target::TargetSpec;
@@ -139,6 +140,7 @@ mod tests {
             name: (*name).to_owned(),
             disk: (*disk).to_owned(),
             read_only: false,
+            geometry: Geometry::default(),
             mapping: Mapping::default(),
             kind: ExportKind::VhostUserBlk(VhostUserPlan {
                 socket: format!("{name}.sock").into(),

@@ -13,6 +13,7 @@ use host::image_lock::ImageLock;
 use host::mem::Regions;
 use host::serve::check::{CheckedPlan, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
+use host::serve::geometry::Geometry;
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, QUEUE_SIZE, ServePlan, VhostUserPlan,
@@ -71,6 +72,7 @@ fn export(name: &str, disk: &str, socket: &Path, iothread: &str) -> ExportPlan {
         name: name.into(),
         disk: disk.into(),
         read_only: false,
+        geometry: Geometry::default(),
         mapping: Mapping::round_robin([iothread]),
         kind: ExportKind::Nbd(nbd),
     }

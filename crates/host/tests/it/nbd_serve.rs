@@ -7,6 +7,7 @@ use crate::serving;
 
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::nbd::wire::{RequestHeader, command};
+use host::serve::geometry::Geometry;
 use host::serve::{IoThreads, ServedDisk};
 use serving::{Served, pattern, request, run, try_run};
 use std::fs;
@@ -45,8 +46,17 @@ impl Server {
         let disk = Arc::clone(&self.disk);
         let iothreads = (0..self.threads.len()).collect();
         let (name, label, description) = ("d".into(), "d".into(), "the disk".into());
-        let disk =
-            NbdDisk { disk, name, label, description, read_only, discard: true, write_through: false, iothreads };
+        let disk = NbdDisk {
+            disk,
+            name,
+            label,
+            description,
+            read_only,
+            discard: true,
+            write_through: false,
+            geometry: Geometry::default(),
+            iothreads,
+        };
         let default = Some("d".into());
         let options =
             NbdOptions { address, disks: vec![disk], default, socket_mode: None, max_connections: 256, tls: None };
@@ -113,6 +123,7 @@ fn a_client_beyond_the_limit_is_told_so() {
         read_only: false,
         discard: true,
         write_through: false,
+        geometry: Geometry::default(),
         iothreads: vec![0],
     };
     drop(server.export().update(vec![disk()], Some("d"), 1).unwrap());

@@ -4,6 +4,7 @@
 use crate::serving;
 
 use host::export::vhost::{ExportOptions, VhostExport};
+use host::serve::geometry::Geometry;
 use serving::{Served, vhost_options};
 use std::fs;
 use std::time::Duration;
@@ -27,11 +28,16 @@ struct Server {
 
 impl Server {
     fn new(read_only: bool) -> Server {
-        let served = Served::new("conformance", "ram:size=16m", 1);
+        Server::of("ram:size=16m", read_only, Geometry::default())
+    }
+
+    fn of(target: &str, read_only: bool, geometry: Geometry) -> Server {
+        let served = Served::new("conformance", target, 1);
         let socket = served.directory.join("vhost.sock");
         let options = ExportOptions {
             socket: socket.clone(),
             read_only,
+            geometry,
             serial: "a serial of 20 bytes".into(),
             ..vhost_options()
         };
@@ -85,6 +91,36 @@ fn the_length_told_was_written_from_the_first_byte_on() {
         raw.kick(0).unwrap();
         assert_eq!(raw.wait_used(0, LONG).unwrap()[0].len, 0);
         assert_eq!(unknown.status(&raw.guest).unwrap(), block::UNSUPP);
+    }
+}
+
+/// Whole blocks of the size that is set for an export are served, also where the disk has larger ones. All other requests fail.
+#[test]
+fn block_sizes_of_an_export_are_shown_and_checked() {
+    for (target, logical, physical) in [("ram:size=16m", 4096u32, 8192), ("ram:size=16m,blocksize=4k", 512, 4096)] {
+        let geometry = Geometry { logical: Some(logical), physical: Some(physical) };
+        let server = Server::of(target, false, geometry);
+        let mut raw = server.raw(Format::Split, BLK_WRITE_ZEROES);
+        let shown = raw.config(0, 60).unwrap();
+        assert_eq!(shown[20..24], logical.to_le_bytes(), "{target}");
+        assert_eq!(logical << shown[24], physical, "{target}");
+        let sectors = logical / 512;
+        let inside = if logical == 512 { block::OK } else { block::IOERR };
+        for (kind, sector, len, status) in [
+            (block::OUT, sectors, logical, block::OK),
+            (block::IN, sectors, logical, block::OK),
+            (block::IN, 1, logical, inside),
+            (block::OUT, 0, logical / 2, block::IOERR),
+            (block::IN, 0, logical + 256, block::IOERR),
+        ] {
+            let request = raw.block(kind, sector.into(), len).unwrap();
+            assert_eq!(raw.execute(0, &request, LONG).unwrap().0, status, "{kind} of {len} at {sector}, {target}");
+        }
+        for (sector, status) in [(sectors, block::OK), (1, inside)] {
+            let request = raw.block(block::WRITE_ZEROES, 0, 16).unwrap();
+            raw.guest.write(request.data, &block::range(sector.into(), sectors, 0)).unwrap();
+            assert_eq!(raw.execute(0, &request, LONG).unwrap().0, status, "zeroes at {sector}, {target}");
+        }
     }
 }
 

@@ -176,7 +176,11 @@ fn unknown_keys_have_a_line_and_the_nearest_name() {
     assert_eq!(
         with("num_queue = 4"),
         "c.toml:6: num_queue: is no key of an [[export]] of type \"vhost-user-blk\"; did you mean 'num_queues'? Keys: allow_file_memory, \
-         disk, iothreads, name, num_queues, queue_size, read_only, socket, socket_mode, type (export 'a.vhost')"
+         disk, iothreads, logical_block_size, name, num_queues, physical_block_size, queue_size, read_only, socket, socket_mode, type (export \
+         'a.vhost')"
+    );
+    assert!(
+        with("logical_block_size = 3000").starts_with("c.toml:6: logical_block_size=3000: must be 512, 1024, 2048 or")
     );
     assert!(with("listen = \"x\"").starts_with("c.toml:6: listen: is no key of an [[export]] of type"));
     let e = said("[[disks]]\ntarget = \"null\"\n");

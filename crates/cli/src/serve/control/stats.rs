@@ -31,6 +31,11 @@ pub fn list(daemon: &View) -> Value {
     }
     for (index, export) in daemon.plan().exports().enumerate() {
         part(&mut all, "exports", index, json!({ "connected": daemon.clients(&export) }));
+        if let Some(Ok(limits)) = daemon.disk(&export.plan.disk).map(|disk| disk.shown(export.plan.geometry)) {
+            let (logical, physical) = (limits.logical_block_size, limits.physical_block_size);
+            let blocks = json!({ "logical_block_size": logical, "physical_block_size": physical });
+            part(&mut all, "exports", index, blocks);
+        }
         if let Some(problem) = daemon.certificate_problem(&export) {
             part(&mut all, "exports", index, json!({ "certificate_problem": problem }));
         }

@@ -26,6 +26,7 @@ impl ExportSpec for FusePlan {
     const SHORT: &'static str = "fuse";
     const NEEDS_ROOT: bool = true;
     const SERVES_ANY_SIZE: bool = true;
+    const HAS_BLOCKS: bool = false;
 
     fn read(keys: &mut dyn ExportKeys, _name: &str, _disk: &str) -> FusePlan {
         let mountpoint = keys.text("mountpoint", "disk.mount");

@@ -22,6 +22,7 @@ use crate::nbd::wire::MAX_SERVED;
 use crate::net::certificates::Tls;
 use crate::net::socket::{self, Peer, SocketFile};
 use crate::sandbox::{self, Role};
+use crate::serve::geometry::Geometry;
 use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
 use crate::served_path::ServedPath;
@@ -66,6 +67,8 @@ pub struct NbdDisk {
     pub discard: bool,
     /// Every write is stable before it is answered.
     pub write_through: bool,
+    /// Block sizes that clients see instead of the disk's. With a logical block size, only whole blocks are served; otherwise any bytes.
+    pub geometry: Geometry,
     /// IOThreads that serve its connections, round robin; at least one.
     pub iothreads: Vec<usize>,
 }
@@ -89,9 +92,13 @@ pub struct NbdOptions {
 
 impl NbdDisk {
     /// Returns the export that is offered to clients.
-    fn export(&self, id: u64) -> Export {
-        let limits = self.disk.limits();
-        Export {
+    ///
+    /// # Errors
+    /// Usage: the disk does not consist of whole blocks.
+    fn export(&self, id: u64) -> Result<Export> {
+        let limits = self.disk.shown(self.geometry).map_err(|e| e.within(&format!("export '{}'", self.label)))?;
+        let min = self.geometry.logical.unwrap_or(1);
+        Ok(Export {
             name: self.name.clone(),
             description: self.description.clone(),
             id,
@@ -110,11 +117,11 @@ impl NbdDisk {
             // All connections use one driver, and nothing is cached in between. A flush reaches the device after all writes that have
             // completed, from any connection.
             multi_conn: true,
-            // Any bytes are served; whole blocks are faster.
-            block: BlockSizes { min: 1, preferred: limits.physical_block_size.max(4096), max: MAX_SERVED },
+            // Whole blocks are faster.
+            block: BlockSizes { min, preferred: limits.physical_block_size.max(4096), max: MAX_SERVED },
             base_allocation: true,
             ..Export::default()
-        }
+        })
     }
 }
 
@@ -329,7 +336,7 @@ impl Table {
             Served { id: same.map_or_else(|| NUMBERS.fetch_add(1, Ordering::Relaxed), |s| s.id), disk }
         };
         let served: Vec<_> = disks.into_iter().map(numbered).collect();
-        let exports = served.iter().map(|s| s.disk.export(s.id)).collect();
+        let exports = served.iter().map(|s| s.disk.export(s.id)).collect::<Result<_>>()?;
         Ok(Table { exports: Arc::new(ExportTable::new(exports, default)?), served })
     }
 }
@@ -337,7 +344,7 @@ impl Table {
 impl NbdDisk {
     /// Whether a client of `other` would notice no difference.
     fn serves_as(&self, other: &NbdDisk) -> bool {
-        let traits = |d: &NbdDisk| (d.read_only, d.discard, d.write_through);
+        let traits = |d: &NbdDisk| (d.read_only, d.discard, d.write_through, d.geometry);
         Arc::ptr_eq(&self.disk, &other.disk) && traits(self) == traits(other)
     }
 }

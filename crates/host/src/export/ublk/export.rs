@@ -12,6 +12,7 @@ use super::queue::Queue;
 use super::same::{self, DeviceShape};
 use super::wire::{self, DevInfo, DiskAttrs, Rules};
 use crate::error::{Error, ErrorKind, Result};
+use crate::serve::geometry::Geometry;
 use crate::serve::running::{Clients, ExportPlace, RunningExport};
 use crate::serve::{IoThreads, ServedDisk, SourceHandle};
 use blk::id::SECTOR_SHIFT;
@@ -45,6 +46,8 @@ pub struct UblkOptions {
     pub mapping: Vec<usize>,
     /// Writes fail.
     pub read_only: bool,
+    /// Block sizes of the device instead of the disk's.
+    pub geometry: Geometry,
     /// Discards are offered, if the disk has them.
     pub discard: bool,
     /// Writes are stable when they complete, and the kernel need not flush.
@@ -85,7 +88,7 @@ impl UblkExport {
         let read_only = options.read_only || disk.limits().read_only;
         let (discard, write_through) = (options.discard, options.write_through);
         let face = DiskAttrs { sectors: disk.capacity().0, read_only, discard, write_through };
-        let params = wire::params(disk.limits(), &face);
+        let params = wire::params(&disk.shown(options.geometry)?, &face);
         let (info, origin) = claim(&mut control, options, &params)?;
         let mut export = UblkExport {
             threads: Arc::clone(threads),

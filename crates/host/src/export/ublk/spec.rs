@@ -74,6 +74,7 @@ impl ExportSpec for UblkPlan {
             queue_depth: self.queue_depth,
             mapping: setup.iothreads,
             read_only: setup.read_only,
+            geometry: setup.geometry,
             discard: setup.discard,
             write_through: setup.write_through,
             recovery: self.recovery,

@@ -90,6 +90,7 @@ mod tests {
             name: "export".into(),
             limits: Limits::default(),
             block_size: 512,
+            checked_block: 512,
             queue_size: 256,
             read_only: false,
             num_queues: 1,

@@ -75,6 +75,8 @@ pub struct Device {
     pub limits: Limits,
     /// Bytes to which memory and offsets are aligned for I/O without a copy.
     pub block_size: u32,
+    /// Bytes that offsets and lengths of requests must be multiples of, or they fail: a power of two, at least a sector.
+    pub checked_block: u32,
     /// Writes fail.
     pub read_only: bool,
     /// Memory of clients may be a file of any file system, not only of one that is in memory.
@@ -210,6 +212,7 @@ mod tests {
             name: "export".into(),
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             block_size: 512,
+            checked_block: 512,
             read_only,
             num_queues: 3,
             queue_size: 256,

@@ -283,6 +283,7 @@ pub fn messages(bytes: &[u8]) -> usize {
         name: "fuzz".into(),
         limits: *disk.limits(),
         block_size: disk.block_size(),
+        checked_block: 512,
         queue_size: 256,
         read_only: false,
         num_queues: 2,

@@ -13,9 +13,11 @@ use crate::event;
 use crate::mem::Alarm;
 use crate::net::socket::{self, SocketFile};
 use crate::sandbox::{self, Role};
+use crate::serve::geometry::Geometry;
 use crate::serve::running::{Clients, ExportPlace, RunningExport};
 use crate::serve::{IoThreads, ServedDisk};
 use crate::served_path::ServedPath;
+use blk::id::SECTOR_SIZE;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,6 +45,8 @@ pub struct ExportOptions {
     pub mapping: Vec<usize>,
     /// Writes fail.
     pub read_only: bool,
+    /// Block sizes that the driver sees instead of the disk's. Requests that are not whole logical blocks of a size that is set here fail.
+    pub geometry: Geometry,
     /// Each write is stable when it completes, and the driver cannot change that.
     pub write_through: bool,
     /// See [`VhostUserPlan::allow_file_memory`](crate::serve::plan::VhostUserPlan::allow_file_memory).
@@ -125,6 +129,7 @@ impl VhostExport {
             socket_mode,
             mapping,
             read_only,
+            geometry,
             write_through,
             allow_file_memory,
             discard,
@@ -140,7 +145,7 @@ impl VhostExport {
         }
         let mut padded = [0; SERIAL_BYTES];
         padded[..serial.len()].copy_from_slice(serial.as_bytes());
-        let mut limits = *disk.limits();
+        let mut limits = disk.shown(geometry)?;
         if !discard {
             limits.max_discard_sectors = 0;
         }
@@ -149,6 +154,7 @@ impl VhostExport {
             read_only: read_only || limits.read_only,
             limits,
             block_size: disk.block_size(),
+            checked_block: geometry.logical.unwrap_or(SECTOR_SIZE),
             num_queues: mapping.len() as u16,
             queue_size,
             write_through,

@@ -88,6 +88,7 @@ impl ExportSpec for VhostUserPlan {
             socket_mode: self.socket_mode,
             mapping: setup.iothreads,
             read_only: setup.read_only,
+            geometry: setup.geometry,
             write_through: setup.write_through,
             allow_file_memory: self.allow_file_memory,
             discard: setup.discard,

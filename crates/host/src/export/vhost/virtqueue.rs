@@ -267,7 +267,7 @@ impl VirtQueue {
         let flags = if through { OpFlags::FUA } else { OpFlags::NONE };
         let sectors = request.bytes / u64::from(SECTOR);
         let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= port.disk().capacity().0);
-        if !in_range || request.bytes == 0 || !request.bytes.is_multiple_of(u64::from(SECTOR)) {
+        if !in_range || request.bytes == 0 || (request.sector << 9 | request.bytes) & self.unaligned() != 0 {
             return Err(S_IOERR);
         }
         if op == Op::Read {
@@ -291,6 +291,12 @@ impl VirtQueue {
             }
         }
         Ok(())
+    }
+
+    /// Returns the bits of offsets and lengths in bytes that must be 0.
+    #[inline]
+    fn unaligned(&self) -> u64 {
+        u64::from(self.device.checked_block) - 1
     }
 
     /// Whether the driver can use the segments directly: they are whole blocks, aligned in memory. A request that begins inside a block
@@ -406,7 +412,8 @@ impl VirtQueue {
             if flags & !unmap != 0 {
                 return Err(S_UNSUPP);
             }
-            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > capacity) {
+            let in_range = sector.checked_add(u64::from(*nr)).is_some_and(|end| end <= capacity);
+            if !in_range || (sector | u64::from(*nr)) << 9 & self.unaligned() != 0 {
                 return Err(S_IOERR);
             }
         }

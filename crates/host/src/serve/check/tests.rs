@@ -24,7 +24,14 @@ fn vhost(name: &str, disk: &str, num_queues: u16) -> ExportPlan {
         queue_size: QUEUE_SIZE,
         allow_file_memory: false,
     });
-    ExportPlan { name: name.to_owned(), disk: disk.to_owned(), read_only: false, mapping: Mapping::default(), kind }
+    ExportPlan {
+        name: name.to_owned(),
+        disk: disk.to_owned(),
+        read_only: false,
+        geometry: Geometry::default(),
+        mapping: Mapping::default(),
+        kind,
+    }
 }
 
 fn nbd(name: &str, disk: &str, listen: NbdListen) -> ExportPlan {
@@ -254,6 +261,44 @@ fn one_place_has_one_listener() {
     assert!(
         export_error(|e| *e = nbd("n", "a", NbdListen::Tcp("[::1]:0".parse().unwrap()))).text.contains("1..=65535")
     );
+}
+
+#[test]
+fn block_sizes_of_an_export_are_checked_with_those_of_its_disk() {
+    let of = |logical, physical, of_disk| {
+        let geometry = Geometry { logical, physical };
+        let of_disk = Geometry { logical: of_disk, physical: None };
+        let disks = vec![DiskPlan { geometry: of_disk, ..disk("a", "null") }];
+        plan(disks, vec![ExportPlan { geometry, ..vhost("e", "a", 1) }])
+    };
+    for (logical, physical, of_disk) in [(Some(512), None, Some(4096)), (Some(4096), Some(16384), None)] {
+        assert!(of(logical, physical, of_disk).check(&host(1)).is_ok());
+    }
+    for (logical, physical, of_disk, key, text) in [
+        (Some(8192), None, None, "logical_block_size", "logical_block_size=8192: must be 512, 1024, 2048 or 4096"),
+        (
+            None,
+            Some(512),
+            Some(4096),
+            "physical_block_size",
+            "physical_block_size=512: must be a power of two, 4096..=",
+        ),
+        (
+            Some(1024),
+            Some(512),
+            None,
+            "physical_block_size",
+            "physical_block_size=512: must be a power of two, 1024..=",
+        ),
+    ] {
+        let e = error(of(logical, physical, of_disk));
+        assert!(e.key == key && e.place == PlanItem::Export(0) && e.text.starts_with(text), "{e}");
+    }
+    let e = export_error(|e| {
+        e.kind = ExportKind::Fuse(FusePlan { mountpoint: "m".into(), allow_other: false });
+        e.geometry.physical = Some(4096);
+    });
+    assert_eq!(e.text, "physical_block_size=4096: type=fuse takes any bytes and shows no blocks; leave it out");
 }
 
 #[test]

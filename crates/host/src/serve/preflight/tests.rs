@@ -4,6 +4,7 @@
 use super::*;
 use crate::net::certificates::NbdTls;
 use crate::serve::check::HostFacts;
+use crate::serve::geometry::Geometry;
 use crate::serve::mapping::Mapping;
 use crate::serve::plan::{ExportKind, ExportPlan, FusePlan, NbdListen, NbdPlan, ServePlan, VhostUserPlan};
 use crate::target::TargetSpec;
@@ -41,6 +42,7 @@ impl Dir {
             name: "e".to_owned(),
             disk: "a".to_owned(),
             read_only: false,
+            geometry: Geometry::default(),
             mapping: Mapping::default(),
             kind,
         };
@@ -115,6 +117,7 @@ fn one_image_under_two_names_is_one_image() {
         name: "e".to_owned(),
         disk: "a".to_owned(),
         read_only: false,
+        geometry: Geometry::default(),
         mapping: Mapping::default(),
         kind: vhost(dir.0.join("s")),
     };
@@ -138,6 +141,7 @@ fn images_that_are_paths_are_looked_at_as_others() {
             name: "e".to_owned(),
             disk: "a".to_owned(),
             read_only: false,
+            geometry: Geometry::default(),
             mapping: Mapping::default(),
             kind: vhost(dir.0.join("s")),
         };
@@ -215,6 +219,7 @@ fn a_reload_is_not_in_its_own_way() {
             name: format!("e{n}"),
             disk: (*n).to_owned(),
             read_only: false,
+            geometry: Geometry::default(),
             mapping: Mapping::default(),
             kind: vhost(dir.0.join(format!("{n}.sock"))),
         });

@@ -12,6 +12,7 @@ use host::export::nbd::{Address, NbdDisk, NbdOptions};
 use host::export::vhost::ExportOptions;
 use host::mem::Regions;
 use host::nbd::wire::RequestHeader;
+use host::serve::geometry::Geometry;
 use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use host::target::{Needs, TargetSpec};
 use std::fs;
@@ -85,6 +86,7 @@ impl Served {
             read_only: false,
             discard: true,
             write_through: false,
+            geometry: Geometry::default(),
             iothreads: (0..self.threads.len()).collect(),
         }
     }
@@ -161,6 +163,7 @@ pub fn vhost_options() -> ExportOptions {
         socket_mode: None,
         mapping: vec![0],
         read_only: false,
+        geometry: Geometry::default(),
         write_through: false,
         allow_file_memory: false,
         discard: true,
