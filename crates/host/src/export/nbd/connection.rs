@@ -143,6 +143,8 @@ pub struct Connection {
     write_through: bool,
     /// Zeroed blocks may release their space.
     unmap: bool,
+    /// Smallest unit of the export's offsets and lengths, bytes.
+    block: u64,
     state: ConnectionState,
     /// No request is begun, because the connection is about to leave its IOThread.
     paused: bool,
@@ -191,6 +193,7 @@ impl Connection {
             asked: 0,
             write_through: negotiated.export.write_through,
             unmap: negotiated.export.trim,
+            block: negotiated.export.block.min.into(),
             state: ConnectionState::Open,
             paused: false,
             look_again: false,

@@ -2,7 +2,8 @@
 //! Requests without I/O: block status and cache. The disk's helper thread serves those that may have to wait for a file system.
 //!
 //! Guarantees: a write that was answered before a status request is reported as data; an unanswered one may be reported as data or as a
-//! hole. A reply has at most [`EXTENTS`] extents; the client asks again for the rest. These requests count as in flight.
+//! hole. A reply has at most [`EXTENTS`] extents, all of whole blocks; the client asks again for the rest. These requests count as in
+//! flight.
 //!
 //! Source: the NBD protocol, sections "Metadata querying", "`NBD_CMD_BLOCK_STATUS`", "`NBD_CMD_CACHE`".
 
@@ -89,7 +90,11 @@ impl Connection {
             (length > 0).then_some(Extent { length, flags: if s.is_hole { HOLE } else { 0 } })
         });
         self.scratch.clear();
-        self.style.block_status(&request, extents, &mut self.scratch);
+        if self.block > 1 {
+            self.style.block_status(&request, whole_blocks(extents, self.block), &mut self.scratch);
+        } else {
+            self.style.block_status(&request, extents, &mut self.scratch);
+        }
         let n = self.scratch.len();
         if n <= HEAD_BYTES {
             s.head.iter_mut().zip(&self.scratch).for_each(|(to, from)| *to = *from);
@@ -104,8 +109,61 @@ impl Connection {
     }
 }
 
+/// Returns extents of whole blocks. A block is a hole only if all of it is. An incomplete block at the end is left out, unless it is the
+/// only one: then it counts as data.
+fn whole_blocks(extents: impl Iterator<Item = Extent>, block: u64) -> Vec<Extent> {
+    let mut all = Vec::new();
+    // The block that is not complete yet.
+    let mut part = Extent { length: 0, flags: HOLE };
+    for Extent { mut length, flags } in extents {
+        if part.length > 0 {
+            let here = length.min(block - part.length);
+            part = Extent { length: part.length + here, flags: part.flags & flags };
+            length -= here;
+            if part.length < block {
+                continue;
+            }
+            all.push(part);
+        }
+        let rest = length % block;
+        if length > rest {
+            all.push(Extent { length: length - rest, flags });
+        }
+        part = Extent { length: rest, flags };
+    }
+    if all.is_empty() {
+        all.push(Extent { length: block, flags: 0 });
+    }
+    all
+}
+
 /// Returns the sectors that a request touches.
 fn sectors_of(request: &Request) -> (Sector, u64) {
     let (first, end) = (request.offset / SECTOR, (request.offset + request.length).div_ceil(SECTOR));
     (Sector(first), end - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_a_hole_only_if_all_of_it_is() {
+        for (stretches, expected) in [
+            (&[(8u64, true), (16, false)][..], &[(8u64, true), (16, false)][..]),
+            (&[(20, true), (12, false)], &[(16, true), (8, false), (8, false)]),
+            (&[(4, true), (4, true)], &[(8, true)]),
+            (&[(3, true), (13, true)], &[(8, true), (8, true)]),
+            // The survey ended inside a block.
+            (&[(8, false), (3, true)], &[(8, false)]),
+            (&[(1, false), (2, true), (1, false)], &[(8, false)]),
+        ] {
+            let flags = |is_hole: bool| if is_hole { HOLE } else { 0 };
+            let extents = stretches.iter().map(|(n, hole)| Extent { length: n * SECTOR, flags: flags(*hole) });
+            let found = whole_blocks(extents, 4096);
+            let expected: Vec<_> =
+                expected.iter().map(|(n, hole)| Extent { length: n * SECTOR, flags: flags(*hole) }).collect();
+            assert_eq!(found, expected, "{stretches:?}");
+        }
+    }
 }
