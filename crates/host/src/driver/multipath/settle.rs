@@ -6,8 +6,8 @@
 //! reported with the file's line. A disk that the file blacklists is refused with that line. With `detect_prio`, a disk
 //! whose target reports port groups gets `prio alua` and `hardware_handler "1 alua"`. With `detect_checker` it gets the
 //! checker tur. With `detect_pgpolicy`, if its priorities are ALUA's, it gets `group_by_prio`, or `group_by_tpg` with
-//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets none of ALUA's settings, whatever the file says. A policy
-//! `group_by_prio` of the hardware table is replaced by `failover` if its prioritizer is not there.
+//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets none of ALUA's settings, whatever the file says. The policy
+//! `group_by_prio` is replaced by `failover` if the hardware table sets it or its prioritizer, and that prioritizer is not there.
 //! Source: multipath-tools, libmultipath/propsel.c (`select_prio`, `select_hwhandler`, `select_checker`, `select_pgpolicy`).
 
 use super::target::{MultipathTarget, PathTarget};
@@ -115,12 +115,15 @@ impl MultipathTarget {
         if self.options.prio == Prioritizer::Alua || self.is_given("path_grouping_policy") {
             return None;
         }
-        // Without its prioritizer, the table's policy would put the paths to all controllers into one group.
-        let lacks_prio = || policy.origin == Origin::Hardware && prio.value.parse::<Prioritizer>().is_err();
+        // Without its prioritizer, the policy would put the paths to all controllers into one group. A prioritizer of the file has a note of
+        // its own, from its line.
+        let is_of_table = [policy, prio].iter().any(|found| found.origin == Origin::Hardware);
+        let lacks_prio = || is_of_table && prio.value.parse::<Prioritizer>().is_err();
         let why = match self.options.path_grouping_policy {
             PathGroupingPolicy::GroupByTpg => "needs prio alua".to_owned(),
             PathGroupingPolicy::GroupByPrio if lacks_prio() && !self.is_given("prio") => {
-                format!("the hardware table sets it with prio {}, which mqblk does not have", prio.value)
+                let of = if prio.origin == Origin::Hardware { " of the hardware table" } else { "" };
+                format!("needs prio {}{of}, which mqblk does not have", prio.value)
             }
             _ => return None,
         };
@@ -229,12 +232,23 @@ mod tests {
     use crate::driver::multipath::target::parse;
 
     fn settled(options: &str, vendor: &str, product: &str, has_port_groups: bool) -> (MultipathTarget, Vec<String>) {
+        settled_by("", options, vendor, product, has_port_groups)
+    }
+
+    /// `text` is that of the file.
+    fn settled_by(
+        text: &str,
+        options: &str,
+        vendor: &str,
+        product: &str,
+        has_port_groups: bool,
+    ) -> (MultipathTarget, Vec<String>) {
         let paths = "iscsi://a/iqn.2026-11.x:y/1+iscsi://b/iqn.2026-11.x:y/1";
         let target = parse(&format!("conf=m.conf{options}:{paths}")).unwrap();
         let (vendor, product) = (vendor.to_owned(), product.to_owned());
         let identity = Identity { vendor, product, ..Identity::default() };
         let facts = DiskFacts { identity, has_port_groups, unasked: None };
-        target.settled(&Config::parse("m.conf", "").unwrap(), &facts).unwrap()
+        target.settled(&Config::parse("m.conf", text).unwrap(), &facts).unwrap()
     }
 
     /// With all priorities equal, paths to the controller that does not serve the disk would be in the group in use.
@@ -242,7 +256,7 @@ mod tests {
     fn group_by_prio_of_the_table_needs_its_prioritizer() {
         let (made, notes) = settled("", "DGC", "VRAID", false);
         assert_eq!(made.options.path_grouping_policy, PathGroupingPolicy::Failover);
-        let note = "path_grouping_policy group_by_prio: the hardware table sets it with prio emc, which mqblk does not have, so \
+        let note = "path_grouping_policy group_by_prio: needs prio emc of the hardware table, which mqblk does not have, so \
                     failover is used";
         assert_eq!(notes, [note]);
         let by_prio = |options: &str, vendor: &str, product: &str, has_port_groups: bool, prio: Prioritizer| {
@@ -255,5 +269,26 @@ mod tests {
         by_prio("", "HITACHI", "OPEN-V", false, Prioritizer::Const);
         // The table is no mistake of the file, so there is no note.
         by_prio("", "LIO-ORG", "disk", false, Prioritizer::Const);
+    }
+
+    /// Regression: the file's policy took the table's prioritizer, which mqblk does not have. All priorities were then 1, so the paths to
+    /// both controllers were in one group, without a note.
+    #[test]
+    fn group_by_prio_of_the_file_needs_the_tables_prioritizer() {
+        let settled = |section: &str, more: &str, prio: &str| {
+            let text = format!("{section} {{\n{more}path_grouping_policy group_by_prio\n{prio}}}");
+            let text = if more.is_empty() { text } else { format!("devices {{\n{text}\n}}") };
+            let (made, notes) = settled_by(&text, "", "NETAPP", "INF-01-00", false);
+            (made.options.path_grouping_policy, notes)
+        };
+        let selects = "vendor NETAPP\nproduct INF\n";
+        for (section, more, line) in [("overrides", "", 2), ("device", selects, 5)] {
+            let note = format!(
+                "m.conf:{line}: path_grouping_policy group_by_prio: needs prio rdac of the hardware table, which mqblk does not have, so \
+                 failover is used"
+            );
+            assert_eq!(settled(section, more, ""), (PathGroupingPolicy::Failover, vec![note]));
+            assert_eq!(settled(section, more, "prio const\n"), (PathGroupingPolicy::GroupByPrio, vec![]), "{section}");
+        }
     }
 }
