@@ -2,14 +2,15 @@
 //! The file with the id of a daemon's process (`--pidfile`), which tells scripts that the daemon serves.
 //!
 //! Guarantees: the file appears complete, once the daemon listens, and is removed when the daemon ends. A path that cannot be written is
-//! rejected before the daemon begins anything. A file of an earlier daemon is replaced, and that of a later one is not removed. Does not:
-//! keep two daemons apart (images and sockets do that), or remove the file after a crash or a second signal.
+//! rejected before the daemon begins anything. A file of an earlier daemon is replaced, and that of a later one is not removed. Only its
+//! owner may write to it, whatever the umask: scripts send signals to the process that it names. Does not: keep two daemons apart (images
+//! and sockets do that), or remove the file after a crash or a second signal.
 
 use crate::status::Failure;
 use std::fmt::Display;
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file that can be put in place.
@@ -33,7 +34,7 @@ impl Prepared {
         let mut new = name.to_owned();
         new.push(format!(".{}.new", std::process::id()));
         let new = path.with_file_name(new);
-        let file = File::create_new(&new).map_err(|e| refused(path, &e))?;
+        let file = create(&new).map_err(|e| refused(path, &e))?;
         Ok(Prepared { file, new, path: path.to_owned() })
     }
 
@@ -82,9 +83,42 @@ impl Drop for PidFile {
     }
 }
 
+/// Makes a file of this name. One that exists is removed first: it was left behind by a daemon that was killed and had the same process
+/// id, as the first process of each container has.
+fn create(path: &Path) -> io::Result<File> {
+    if let Err(e) = fs::remove_file(path)
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        return Err(e);
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)
+}
+
 fn refused(path: &Path, why: &dyn Display) -> Failure {
     Failure::new(format!(
         "--pidfile={}: {why}; name a file in a directory that exists and can be written",
         path.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a daemon that was killed before it served left its new file behind. The next one with that process id refused to start,
+    /// and the message did not name that file.
+    #[test]
+    fn new_file_left_by_the_same_process_id_is_replaced() {
+        let directory = std::env::temp_dir().join(format!("mqblk-pidfile-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (path, new) = (directory.join("a.pid"), directory.join(format!("a.pid.{}.new", std::process::id())));
+        fs::write(&new, "left behind, and longer than a process id").unwrap();
+        let Ok(prepared) = Prepared::new(&path) else { panic!("{} is in the way", new.display()) };
+        let Ok(placed) = prepared.put() else { panic!("{} cannot be written", path.display()) };
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        assert!(!new.exists());
+        drop(placed);
+        // Fails if anything is left.
+        fs::remove_dir(&directory).unwrap();
+    }
 }

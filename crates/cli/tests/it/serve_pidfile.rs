@@ -5,6 +5,8 @@ use crate::common;
 
 use common::Dir;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 
 fn image(name: &str) -> Dir {
     let dir = Dir::new(name);
@@ -31,6 +33,20 @@ fn the_pidfile_is_there_while_the_daemon_serves() {
     daemon.signal("TERM");
     daemon.ends().exits(0);
     assert_eq!(fs::read_to_string(dir.path("a.pid")).unwrap(), "1\n");
+}
+
+/// A script that reads the file may be root's, and signals the process that it names.
+#[test]
+fn only_its_owner_can_write_to_the_pidfile() {
+    let dir = image("pidfile-mode");
+    let args = ["serve", "a.img", "--control", "ctl.sock", "--pidfile", "a.pid"];
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_mqblk")]).args(args);
+    shell.current_dir(dir.as_path()).stdin(Stdio::null());
+    let daemon = Dir::start_command(&mut shell, &args, "serving on 2 sockets");
+    assert_eq!(fs::metadata(dir.path("a.pid")).unwrap().mode() & 0o777, 0o644);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
 }
 
 #[test]
