@@ -229,7 +229,13 @@ fn disk_plan(disk: &Disk, name: &str, path: String, of: &str, warnings: &mut Vec
             warnings.push(format!("{of}: error_policy='ignore' is served as 'report': errors are not hidden"));
             OnEnospc::Report
         }
-        _ => OnEnospc::Stop,
+        Some("stop") => {
+            let text = "is served as 'enospace': the guest gets all other errors, and does not stop";
+            warnings.push(format!("{of}: error_policy='stop' {text}"));
+            OnEnospc::Stop
+        }
+        Some("enospace" | "default") | None => OnEnospc::Stop,
+        Some(other) => return Err(format!("{of}: error_policy='{}': no such policy", shown(other))),
     };
     if disk.shareable.is_some() {
         warnings.push(format!("{of}: <shareable/> has no effect: its image is locked against other writers"));

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Elements of a domain's disks that are not read: which of them keep a disk from being served, and which have no effect.
 //!
-//! Guarantees: no element of `<disk>` or of its `<source>` is ignored in silence, except those that describe no more than the device's place
-//! in the VM or libvirt's own state. Source: libvirt formatdomain, "Hard drives, floppy disks, CDROMs".
+//! Guarantees: no element of `<disk>`, of its `<source>` or `<driver>`, and no attribute of `<driver>` or `<blockio>` is ignored in silence.
+//! Exceptions describe no more than the device's place in the VM or libvirt's own state, or change nothing that a guest sees.
+//! Source: libvirt formatdomain, "Hard drives, floppy disks, CDROMs".
 
 use ::config::reader::shown;
 use quick_xml::Reader;
+use quick_xml::events::attributes::Attribute;
 use quick_xml::events::{BytesStart, Event};
 
 /// Elements that `xml` reads, or that change nothing.
-const READ: [&str; 15] = [
+const READ: [&str; 16] = [
     "driver",
     "source",
     "target",
@@ -22,9 +24,31 @@ const READ: [&str; 15] = [
     "alias",
     "backingStore",
     "privateData",
+    "driver/iothreads",
     "source/slices",
     "source/seclabel",
     "source/privateData",
+];
+
+/// Attributes of elements that `xml` reads, or that change nothing.
+const READ_ATTRIBUTES: [(&str, &[&str]); 2] = [
+    (
+        "driver",
+        &[
+            "name",
+            "type",
+            "cache",
+            "discard",
+            "error_policy",
+            "queues",
+            "queue_size",
+            "iothread",
+            "io",
+            "ioeventfd",
+            "event_idx",
+        ],
+    ),
+    ("blockio", &["logical_block_size", "physical_block_size"]),
 ];
 
 /// Elements of the device in the VM, which stay the same when the disk moves to vhost-user.
@@ -40,7 +64,7 @@ const CHANGE_DATA: [(&str, &str); 3] = [
 /// What one `<disk>` has.
 #[derive(Default)]
 pub struct Others {
-    /// Names of its elements, and of those of its source as `source/NAME`.
+    /// Names of its elements, of those inside as `source/NAME`, and of attributes that are not read as `driver NAME=`.
     elements: Vec<String>,
 }
 
@@ -92,8 +116,30 @@ fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
     let inside: Vec<&str> = path.iter().map(String::as_str).collect();
     match (&inside[..], disks.last_mut()) {
         (["domain", "devices"], _) if name == "disk" => disks.push(Others::default()),
-        (["domain", "devices", "disk"], Some(disk)) => disk.elements.push(name),
-        (["domain", "devices", "disk", "source"], Some(disk)) => disk.elements.push(format!("source/{name}")),
+        (["domain", "devices", "disk"], Some(disk)) => {
+            disk.elements.extend(unread_attributes(tag, &name));
+            disk.elements.push(name);
+        }
+        (["domain", "devices", "disk", parent @ ("source" | "driver")], Some(disk)) => {
+            disk.elements.push(format!("{parent}/{name}"));
+        }
         _ => {}
     }
+}
+
+/// Returns the attributes of an element of `<disk>` that have an effect in QEMU and are not read.
+fn unread_attributes(tag: &BytesStart<'_>, name: &str) -> Vec<String> {
+    let Some((_, read)) = READ_ATTRIBUTES.iter().find(|(element, _)| *element == name) else { return Vec::new() };
+    let is_unread = |attribute: &Attribute<'_>| {
+        let key: &str = attribute.key.as_ref();
+        !read.contains(&key) && !is_default(key, &attribute.value)
+    };
+    // The deserializer has accepted them all.
+    let unread = tag.attributes().flatten().filter(is_unread);
+    unread.map(|attribute| format!("{name} {}=", AsRef::<str>::as_ref(&attribute.key))).collect()
+}
+
+/// Whether an attribute has the value that it has without being there.
+fn is_default(key: &str, value: &str) -> bool {
+    matches!((key, value), (_, "off" | "default") | ("rerror_policy", "report"))
 }

@@ -123,6 +123,39 @@ fn what_is_not_as_qemu_has_it_is_said() {
     assert!(found.warnings.iter().zip(begins).all(|(w, b)| w.starts_with(b)), "{:?}", found.warnings);
 }
 
+/// Regression: QEMU stops the guest at any error with this policy, and the daemon did not say that it reports the errors instead.
+#[test]
+fn error_policies_are_those_of_libvirt_or_named() {
+    let policy =
+        |policy: &str| read(&domain("", &format!("<driver type='raw' error_policy='{policy}'/>"), "")).unwrap();
+    let stop = policy("stop");
+    assert_eq!(stop.plan.disks[0].on_enospc, OnEnospc::Stop);
+    let text = "is served as 'enospace': the guest gets all other errors, and does not stop";
+    assert_eq!(stop.warnings, [format!("disk 'vda': error_policy='stop' {text}")]);
+    for same in ["enospace", "default"] {
+        let found = policy(same);
+        assert_eq!((found.plan.disks[0].on_enospc, found.warnings.len()), (OnEnospc::Stop, 0), "{same}");
+    }
+    refused("", "<driver error_policy='pause'/>", "disk 'vda': error_policy='pause': no such policy");
+}
+
+/// Regression: attributes were ignored in silence, also those that change the image, such as `detect_zeroes`.
+#[test]
+fn attributes_without_effect_are_named() {
+    let warnings = |driver: &str, more: &str| read(&domain("", driver, more)).unwrap().warnings;
+    let driver = "<driver name='qemu' type='raw' cache='none' io='native' queues='2' ioeventfd='on' event_idx='on' copy_on_read='off' \
+                  rerror_policy='report' iommu='on' detect_zeroes='unmap'><metadata_cache/></driver>";
+    let blockio = "<blockio logical_block_size='512' discard_granularity='4096'/>";
+    let text = "<driver iommu=>, <driver detect_zeroes=>, <driver/metadata_cache>, <blockio discard_granularity=> has no effect";
+    assert_eq!(warnings(driver, blockio), [format!("disk 'vda': {text}")]);
+    assert_eq!(
+        warnings("<driver type='raw' rerror_policy='stop'/>", ""),
+        ["disk 'vda': <driver rerror_policy=> has no effect"]
+    );
+    let mapped = "<driver type='raw' queues='1'><iothreads><iothread id='1'/></iothreads></driver>";
+    assert_eq!(read(&domain("<iothreads>1</iothreads>", mapped, "")).unwrap().warnings, [""; 0]);
+}
+
 #[test]
 fn a_disk_whose_data_is_not_its_file_is_left_out() {
     let left_out = |source: &str, more: &str, why: &str| {
