@@ -11,7 +11,7 @@ use quick_xml::events::attributes::Attribute;
 use quick_xml::events::{BytesStart, Event};
 
 /// Elements that `xml` reads, or that change nothing.
-const READ: [&str; 16] = [
+const READ: [&str; 15] = [
     "driver",
     "source",
     "target",
@@ -21,7 +21,6 @@ const READ: [&str; 16] = [
     "serial",
     "iotune",
     "blockio",
-    "alias",
     "backingStore",
     "privateData",
     "driver/iothreads",
@@ -52,7 +51,9 @@ const READ_ATTRIBUTES: [(&str, &[&str]); 2] = [
 ];
 
 /// Elements of the device in the VM, which stay the same when the disk moves to vhost-user.
-const OF_THE_VM: [&str; 2] = ["boot", "address"];
+const OF_THE_VM: [&str; 3] = ["boot", "alias", "address"];
+/// Begins an alias that the user has given. libvirt makes all others itself.
+const USER_ALIAS: &str = "ua-";
 
 /// Elements that change the data, with the reason why such a disk is left out.
 const CHANGE_DATA: [(&str, &str); 3] = [
@@ -116,6 +117,7 @@ fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
     let inside: Vec<&str> = path.iter().map(String::as_str).collect();
     match (&inside[..], disks.last_mut()) {
         (["domain", "devices"], _) if name == "disk" => disks.push(Others::default()),
+        (["domain", "devices", "disk"], Some(_)) if name == "alias" && !is_of_the_user(tag) => {}
         (["domain", "devices", "disk"], Some(disk)) => {
             disk.elements.extend(unread_attributes(tag, &name));
             disk.elements.push(name);
@@ -125,6 +127,11 @@ fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
         }
         _ => {}
     }
+}
+
+/// Whether an `<alias>` has a name that the user has given.
+fn is_of_the_user(tag: &BytesStart<'_>) -> bool {
+    matches!(tag.try_get_attribute("name"), Ok(Some(name)) if name.value.starts_with(USER_ALIAS))
 }
 
 /// Returns the attributes of an element of `<disk>` that have an effect in QEMU and are not read.

@@ -139,6 +139,15 @@ fn error_policies_are_those_of_libvirt_or_named() {
     refused("", "<driver error_policy='pause'/>", "disk 'vda': error_policy='pause': no such policy");
 }
 
+/// Regression: the alias by which a user's scripts name the disk was lost in silence. libvirt makes the other aliases again by itself.
+#[test]
+fn alias_of_the_user_is_to_be_copied() {
+    let warnings = |alias: &str| read(&domain("", "<driver type='raw'/>", alias)).unwrap().warnings;
+    let text = "disk 'vda': copy its <alias> into the <disk> that is printed here";
+    assert_eq!(warnings("<alias name='ua-data'/>"), [text]);
+    assert_eq!(warnings("<alias name='virtio-disk0'/>"), [""; 0]);
+}
+
 /// Regression: attributes were ignored in silence, also those that change the image, such as `detect_zeroes`.
 #[test]
 fn attributes_without_effect_are_named() {
@@ -209,7 +218,7 @@ fn block_sizes_are_those_of_the_domain() {
 
 #[test]
 fn elements_without_effect_are_named() {
-    let more = "<boot order='1'/><alias name='ua-1'/><address type='pci' slot='0x05'/><wwn>5000c500</wwn><new/>\
+    let more = "<boot order='1'/><alias name='virtio-disk0'/><address type='pci' slot='0x05'/><wwn>5000c500</wwn><new/>\
                 <backingStore/><serial>123456789012345678901</serial>";
     let text = domain("", "<driver type='raw'/>", more);
     let text = text.replace("<source dev='/dev/vg/data'/>", "<source dev='/d'><seclabel/><reservations/></source>");
