@@ -255,7 +255,8 @@ fn clients_are_verified_where_that_is_asked() {
 #[test]
 fn only_clients_with_a_listed_name_are_served() {
     for tcp in [false, true] {
-        let server = Server::for_names("ram:size=16m", tcp, true, true, &["vm1.example", "localhost", "10.0.0.7"]);
+        let listed = ["vm1.example", "localhost", "10.0.0.7", "vm3.site.example"];
+        let server = Server::for_names("ram:size=16m", tcp, true, true, &listed);
         let parent = &server.served.directory;
         let client = |directory: &str, names: &[&str]| {
             let directory = server.authority.directory(parent, directory);
@@ -264,14 +265,19 @@ fn only_clients_with_a_listed_name_are_served() {
             fs::write(directory.join("client-key.pem"), key).unwrap();
             directory
         };
-        for (directory, names) in
-            [("first", &["vm1.example"][..]), ("case", &["other.example", "VM1.example"]), ("ip", &["10.0.0.7"])]
-        {
+        for (directory, names) in [
+            ("first", &["vm1.example"][..]),
+            ("case", &["other.example", "VM1.example"]),
+            ("ip", &["10.0.0.7"]),
+            ("wildcard", &["*.site.example"]),
+        ] {
             run("nbdinfo", &[&server.uri(&client(directory, names))]);
         }
         for (directory, names) in [
             ("other", &["vm2.example"][..]),
             ("below", &["x.vm1.example"]),
+            ("above", &["site.example"]),
+            ("foreign", &["*.vm3.site.example"]),
             ("common", &[]),
             ("address", &["10.0.0.8"]),
         ] {
