@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The hardware table: options of known arrays, by vendor and product of INQUIRY.
 //!
-//! Guarantees: the values are those of multipath-tools. Its entries for NVMe and DASD are left out, because no path has these protocols.
-//! So are `product_blacklist`, because management units are not configured as disks, and options such as `max_sectors_kb` that have no
+//! Guarantees: the values are those of multipath-tools 0.14.3. That version names no handlers, because the kernel attaches them by itself;
+//! here the entries name them, as in 0.9. Entries for NVMe and DASD are left out, because no path has these protocols. So are
+//! `product_blacklist`, because management units are not configured as disks, and options such as `max_sectors_kb` that have no
 //! effect here. Order matters: of several entries that match, the last takes precedence. Does not do: apply the entries; `resolve` does.
 //! Source: multipath-tools, libmultipath/hwtable.c (facts only).
 
@@ -102,6 +103,7 @@ const ENTRIES: &[Entry] = &[
     ("DELL", "^MD3", RDAC, &[]),
     ("DellEMC", "PowerStore", HANDLER, &[("no_path_retry", "3"), ("fast_io_fail_tmo", "15")]),
     ("DellEMC", "^ME", HANDLER, &[]),
+    ("EQLOGIC", "100E-00", MULTIBUS, RETRY_30),
     // Fujitsu
     ("FSC", "CentricStor", SERIAL, &[]),
     ("FUJITSU", "ETERNUS_DX(H|L|M|400|8000)", ALUA, RETRY_10),
@@ -113,6 +115,7 @@ const ENTRIES: &[Entry] = &[
     ("(HITACHI|HP|HPE)", "^OPEN-", BY_PRIO, RETRY_10),
     ("HITACHI", "^DF", BY_PRIO, &[("prio", "hds"), ("no_path_retry", "queue")]),
     ("HITACHI", "^DF600F", MULTIBUS, &[]),
+    ("HITACHI", "Hi-SDS", ALUA, &[("no_path_retry", "6"), ("path_checker", "directio"), ("detect_checker", "no")]),
     // IBM
     ("IBM", "ProFibre 4000R", MULTIBUS, &[]),
     ("IBM", "^1722-600", RDAC, &[]),
@@ -177,17 +180,18 @@ const ENTRIES: &[Entry] = &[
         HANDLER,
         &[("no_path_retry", "12"), ("path_checker", "directio"), ("detect_checker", "no")],
     ),
+    ("^SCST_", ".*", ALUA, RETRY_12),
     ("DataCore", "SANmelody", ALUA, QUEUE),
     ("DataCore", "Virtual Disk", ALUA, QUEUE),
     ("PURE", "FlashArray", HANDLER, &[("detect_prio", "no"), ("fast_io_fail_tmo", "10")]),
-    ("^(HUAWEI|HUASY|HS)", "^(Dorado|HVS8|S[23568]|V1[568]|VIS6000)", BY_PRIO, RETRY_15),
+    ("^(HUAWEI|HUASY|HS)", "^(Dorado[25]|HVS8|S[23568]|V1[568]|VIS6000)", BY_PRIO, RETRY_15),
     ("^(HUAWEI|AnyStor|Marstor|NETPOSA|SanM|SUGON|UDsafe)", "XSG1", BY_PRIO, RETRY_15),
     ("KOVE", "XPD", MULTIBUS, &[]),
     (
         "NFINIDAT",
         "InfiniBox",
-        &[("path_grouping_policy", "group_by_prio"), ("failback", "30"), ("prio", "alua")],
-        &[("path_selector", "round-robin 0"), ("no_path_retry", "fail"), ("fast_io_fail_tmo", "15")],
+        HANDLER,
+        &[("no_path_retry", "queue"), ("fast_io_fail_tmo", "15"), ("dev_loss_tmo", "infinity"), ("detect_prio", "no")],
     ),
     ("KMNRIO", "K2", MULTIBUS, &[]),
     ("NEXSAN", "NXS-B0", ALUA, RETRY_15),
@@ -206,9 +210,26 @@ const ENTRIES: &[Entry] = &[
     ("DotHill", "SANnet", MULTIBUS, RETRY_30),
     ("DotHill", "R/Evo", ALUA, RETRY_30),
     ("DotHill", "^DH", ALUA, RETRY_30),
-    ("AStor", "NeoSapphire", MULTIBUS, RETRY_30),
+    ("SEAGATE", "STJX", ALUA, RETRY_30),
+    ("SEAGATE", "^[456]", ALUA, RETRY_30),
+    ("AStor", "NeoSapphire", BY_PRIO, RETRY_30),
     ("INSPUR", "MCS", ALUA, &[]),
     ("MacroSAN", "LU", ALUA, RETRY_30),
+    ("Quantum", "(StorNext QX|QXS)", ALUA, RETRY_18),
+    ("QUANTUM", "^(F|P|H)[24]", ALUA, RETRY_30),
+    ("QUANTUM", "^F1", SERIAL, RETRY_30),
+    (
+        "VSTORAGE",
+        "VSTOR-DISK",
+        &[("path_grouping_policy", "group_by_node_name"), ("failback", "immediate"), ("prio", "alua")],
+        &[
+            ("hardware_handler", "1 alua"),
+            ("features", "2 pg_init_retries 50"),
+            ("no_path_retry", "queue"),
+            ("detect_prio", "no"),
+        ],
+    ),
+    ("^Qsan", ".*", BY_PRIO, &[("no_path_retry", "30"), ("prio_args", "exclusive_pref_bit")]),
 ];
 
 static TABLE: LazyLock<Vec<Device>> = LazyLock::new(|| ENTRIES.iter().map(device).collect());
@@ -239,6 +260,7 @@ fn device((vendor, product, kind, own): &Entry) -> Device {
 #[cfg(test)]
 mod tests {
     use crate::multipath_conf::{Config, Identity, Origin};
+    use std::collections::BTreeSet;
 
     fn disk(vendor: &str, product: &str) -> Identity {
         Identity { vendor: vendor.to_owned(), product: product.to_owned(), ..Identity::default() }
@@ -261,7 +283,11 @@ mod tests {
             ("IBM", "2145", "no_path_retry", "queue"),
             ("IBM", "2810XIV", "failback", "15"),
             ("PURE", "FlashArray", "detect_prio", "no"),
-            ("NFINIDAT", "InfiniBox", "path_selector", "round-robin 0"),
+            ("NFINIDAT", "InfiniBox", "no_path_retry", "queue"),
+            ("SCST_FIO", "disk01", "prio", "alua"),
+            ("VSTORAGE", "VSTOR-DISK", "path_grouping_policy", "group_by_node_name"),
+            ("SEAGATE", "4006", "failback", "immediate"),
+            ("Qsan", "XS5326", "prio_args", "exclusive_pref_bit"),
             ("LIO-ORG", "disk", "path_checker", "directio"),
             // Both entries match. The last one comes first.
             ("HITACHI", "DF600F", "path_grouping_policy", "multibus"),
@@ -273,6 +299,15 @@ mod tests {
         assert_eq!(found("", &disk("IET", "VIRTUAL-DISK"), "failback"), ("manual".to_owned(), Origin::BuiltIn));
         let text = Config::default().resolve(&disk("IBM", "2145")).show("3600");
         assert!(text.contains("\tno_path_retry \"queue\" # hardware table\n"), "{text}");
+    }
+
+    /// The first one would be used, and not the entry's own.
+    #[test]
+    fn an_entry_names_each_option_once() {
+        for device in super::table() {
+            let names: Vec<_> = device.block.settings.iter().map(|setting| setting.option.name).collect();
+            assert_eq!(BTreeSet::from_iter(&names).len(), names.len(), "{names:?}");
+        }
     }
 
     #[test]
