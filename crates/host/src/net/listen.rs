@@ -128,6 +128,11 @@ mod tests {
         let (here, other, foreign) = (at("127.0.0.1:9"), at("127.0.0.2:9"), at("192.0.2.1:9"));
         let listen = TcpListen::of_name("a", vec![foreign, other, here, other]).unwrap();
         assert_eq!(listen.addresses().collect::<Vec<_>>(), [here, other]);
+        assert_ne!(
+            TcpListen::of_name("a", vec![here]),
+            Some(listen),
+            "a reload that finds others makes the export anew"
+        );
         assert_eq!(TcpListen::of_name("a", vec![foreign]).unwrap().first(), foreign, "listening says why it fails");
         assert_eq!(TcpListen::of_name("a", Vec::new()), None);
     }
