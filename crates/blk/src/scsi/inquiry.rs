@@ -413,9 +413,13 @@ mod tests {
         [LunId(0), LunId(1), LunId(0x123)].iter().for_each(|lun| answer.extend(lun.to_wire()));
         assert_eq!(luns(&answer), [LunId(0), LunId(1), LunId(0x123)]);
         assert_eq!(luns(&answer[..20]), [LunId(0)]);
+        answer[3] = 8;
+        assert_eq!(luns(&answer), [LunId(0)], "more than it says");
         answer[..4].fill(0xff);
         assert_eq!(luns(&answer).len(), 3);
-        assert_eq!(luns(&[]), []);
+        answer[8] = 0xc0;
+        assert_eq!(luns(&answer).len(), 2, "a well known one is left out");
+        assert_eq!((luns(&[]), luns(&[0; 7])), (vec![], vec![]));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::uri::IscsiTarget;
 use crate::driver::remote::dial::printable;
 use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::cdb::Cdb;
+use blk::scsi::inquiry::luns;
 use blk::scsi::transport::LunId;
 
 /// Maximum number of logical units of one target that are examined.
@@ -58,7 +59,8 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
     let within = |e: Error| e.within(&format!("iSCSI target {name}"));
     let list = report_luns(&mut line).map_err(within)?;
     let mut units = Vec::new();
-    for lun in listed(&list) {
+    // Other addresses cannot be written in a URL.
+    for lun in luns(&list) {
         match identify(&mut line, lun) {
             Ok((Unit { identity, blocks, block_size, .. }, _)) => {
                 let bytes = blocks.saturating_mul(u64::from(block_size));
@@ -89,32 +91,9 @@ fn longer_length(answer: &[u8]) -> Option<u16> {
     (whole > usize::from(FIRST_LENGTH)).then_some(whole as u16)
 }
 
-/// Returns the simple addresses in an answer to REPORT LUNS; others cannot be written in a URL.
-fn listed(answer: &[u8]) -> Vec<LunId> {
-    let told = answer.first_chunk::<4>().map_or(0, |n| u32::from_be_bytes(*n) as usize);
-    let list = answer.get(HEADER..).unwrap_or_default();
-    let list = list.get(..told).unwrap_or(list);
-    list.chunks_exact(8).filter_map(|c| LunId::from_wire(c.try_into().ok()?)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn any_answer_to_report_luns_is_read() {
-        let lun = |n: u16| LunId(n).to_wire();
-        let answer = [&[0, 0, 0, 24, 0, 0, 0, 0][..], &lun(0), &lun(1), &lun(300)].concat();
-        assert_eq!(listed(&answer), [LunId(0), LunId(1), LunId(300)]);
-        assert_eq!(listed(&answer[..20]), [LunId(0)], "cut off");
-        assert_eq!(
-            listed(&[&[0, 0, 0, 8, 0, 0, 0, 0][..], &lun(7), &lun(1)].concat()),
-            [LunId(7)],
-            "more than it says"
-        );
-        assert_eq!(listed(&[&[255; 8][..], &[0xc0, 1, 0, 0, 0, 0, 0, 0]].concat()), [], "a well known one is left out");
-        assert_eq!((listed(&[]), listed(&[0; 7])), (vec![], vec![]));
-    }
 
     #[test]
     fn longer_list_is_asked_for_within_bounds() {
