@@ -65,7 +65,9 @@ fn look(portal: &IscsiTarget, found: Found, with_luns: bool) -> Discovered {
     let asked = with_luns.then(|| iscsi::logical_units(portal, &name));
     let (luns, error) = match asked {
         None => (None, None),
-        Some(Ok(units)) => (Some(units.into_iter().map(|u| unit(portal, &name, u)).collect()), None),
+        Some(Ok((units, failed))) => {
+            (Some(units.into_iter().map(|u| unit(portal, &name, u)).collect()), failed.map(|e| e.to_string()))
+        }
         Some(Err(e)) => (None, Some(e.to_string())),
     };
     Discovered { target: name, portals, luns, error }

@@ -30,7 +30,9 @@ const LONG: Duration = Duration::from_secs(300);
 const LARGE: usize = 16 << 20;
 const ABORTED_COMMAND: u8 = 0x0b;
 const UNIT_ATTENTION: u8 = 6;
+const NOT_READY: u8 = 2;
 const REPORT_LUNS: u8 = 0xa0;
+const READ_CAPACITY_16: u8 = 0x9e;
 const RESERVATION_CONFLICT: u8 = 0x18;
 
 fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
@@ -251,10 +253,34 @@ fn list_of_luns_is_asked_for_again_if_it_is_long() {
             is_it
         });
         let portal = iscsi::parse(&target.url("")).unwrap();
-        let units = iscsi::logical_units(&portal, "iqn.2026-11.test:scripted").unwrap();
+        let (units, failed) = iscsi::logical_units(&portal, "iqn.2026-11.test:scripted").unwrap();
         let luns: Vec<u16> = units.iter().map(|unit| unit.lun.0).collect();
         assert_eq!((luns, seen.lock().unwrap().clone()), (vec![7], asked));
+        assert!(failed.is_none());
     }
+}
+
+/// Cause: a logical unit that was not ready, such as one behind a standby port, ended the list. Fix: the others are listed, with the error.
+#[test]
+fn units_beside_one_that_is_not_ready_are_listed() {
+    let target = Scripted::new(|peer, request| match (request.cdb()[0], request.header[9]) {
+        (REPORT_LUNS, _) => {
+            let lun = |n: u8| [0, n, 0, 0, 0, 0, 0, 0];
+            peer.answer(request, &[&[0, 0, 0, 24, 0, 0, 0, 0][..], &lun(3), &lun(5), &lun(7)].concat());
+            true
+        }
+        (READ_CAPACITY_16, 5) => {
+            peer.check(request.tag(), NOT_READY, 0x04, 0x0b);
+            true
+        }
+        _ => false,
+    });
+    let portal = iscsi::parse(&target.url("")).unwrap();
+    let (units, failed) = iscsi::logical_units(&portal, "iqn.2026-11.test:scripted").unwrap();
+    let luns: Vec<u16> = units.iter().map(|unit| unit.lun.0).collect();
+    assert_eq!(luns, [3, 7]);
+    let text = failed.expect("the error of LUN 5").to_string();
+    assert!(text.contains("LUN 5: READ CAPACITY (16) failed") && text.contains("in standby state"), "{text}");
 }
 
 /// Each way in which the unit fails a read is in the path's troubles, and once in the log.

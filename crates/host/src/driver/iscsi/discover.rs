@@ -48,17 +48,18 @@ pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
     line.send_targets().map_err(|e| e.within(&format!("iSCSI portal {}", line.portal())))
 }
 
-/// Returns the disks of the target `name` at the portal of `target`, in the order of the target.
+/// Returns the disks of the target `name` at the portal of `target`, in the order of the target, and why another could not be examined: the
+/// first such error. A logical unit that is no disk is left out.
 ///
 /// # Errors
-/// The errors of [`Iscsi::open`](super::Iscsi::open), except that a logical unit that is no disk is left out.
-pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>> {
+/// The errors of [`Iscsi::open`](super::Iscsi::open), for the target as a whole.
+pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<(Vec<FoundUnit>, Option<Error>)> {
     let (initiator, never) = (Initiator::of(target)?, crate::event::new()?);
     let wanted = initiator.wanted(target, Some(name), 0)?;
     let mut line = dial(&target.portal, &wanted, &never)?;
     let within = |e: Error| e.within(&format!("iSCSI target {name}"));
     let list = report_luns(&mut line).map_err(within)?;
-    let mut units = Vec::new();
+    let (mut units, mut failed) = (Vec::new(), None);
     // Other addresses cannot be written in a URL.
     for lun in luns(&list) {
         match identify(&mut line, lun) {
@@ -68,10 +69,11 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
             }
             // A controller, or a unit that does not exist: no disk.
             Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::NotFound) => {}
-            Err(e) => return Err(within(e)),
+            // Such as a unit behind a standby port. If the session is lost, all others fail at once.
+            Err(e) => failed = failed.or_else(|| Some(within(e))),
         }
     }
-    Ok(units)
+    Ok((units, failed))
 }
 
 /// Returns the answer to REPORT LUNS. A list that does not fit into the first answer is asked for again.
