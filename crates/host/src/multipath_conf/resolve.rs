@@ -4,8 +4,9 @@
 //! Guarantees: the value of an option comes from the first of these sections that sets it: a `multipath` with the disk's WWID, a
 //! `protocol` with its paths' protocol, `overrides`, a `device` whose expressions match, an entry of the hardware table that matches,
 //! `defaults`, the built-in value. If several `multipath`, `protocol` or `device` sections match, the last one that sets the option wins.
-//! `device` sections and entries with the same vendor, product and revision count as one, in the place of the last.
-//! Source: multipath-tools, libmultipath/propsel.c, config.c (`factorize_hwtable`); multipath.conf(5).
+//! `device` sections and entries with the same vendor, product and revision count as one, in the place of the last. `prio_args` are
+//! arguments only of a `prio` from the same place; here the hardware table and `devices` are one place.
+//! Source: multipath-tools, libmultipath/propsel.c (`select_prio`), config.c (`factorize_hwtable`); multipath.conf(5).
 
 use super::options::{self, EXCLUSIVE_PREF_BIT, OPTIONS, OptionDef};
 use super::{Block, Config, Device, Setting, hardware};
@@ -53,6 +54,18 @@ pub enum Origin {
     Protocol,
     /// A `multipath` of `multipaths`.
     Multipath,
+}
+
+impl Origin {
+    /// Whether both are one place to multipath-tools, where a prioritizer has its arguments from.
+    fn is_place_of(self, other: Origin) -> bool {
+        let place = |origin: Origin| match origin {
+            Origin::Hardware => Origin::Device,
+            Origin::BuiltIn => Origin::Defaults,
+            other => other,
+        };
+        place(self) == place(other)
+    }
 }
 
 impl fmt::Display for Origin {
@@ -200,6 +213,12 @@ impl Resolved {
         }
     }
 
+    /// Whether this is the argument of the prioritizer.
+    fn prio_has(&self, argument: &str) -> bool {
+        let (Some(prio), Some(args)) = (self.get("prio"), self.get("prio_args")) else { return false };
+        args.value == argument && args.origin.is_place_of(prio.origin)
+    }
+
     /// Returns the disk's `alias`, if it has one.
     pub fn alias(&self) -> Option<&str> {
         self.get("alias").map(|f| &f.value[..])
@@ -217,7 +236,7 @@ impl Resolved {
             path_grouping_policy: options::policy(self.value("path_grouping_policy")),
             // For a prioritizer that is not implemented here, the priorities configured with the paths apply.
             prio: self.value("prio").parse().unwrap_or_default(),
-            exclusive_pref_bit: self.value("prio_args") == EXCLUSIVE_PREF_BIT,
+            exclusive_pref_bit: self.prio_has(EXCLUSIVE_PREF_BIT),
             hardware_handler: self.value("hardware_handler").parse().unwrap_or_default(),
             pg_init_retries: features.pg_init_retries,
             pg_init_delay: features.pg_init_delay,

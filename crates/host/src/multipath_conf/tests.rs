@@ -155,6 +155,20 @@ fn alua_is_taken_with_its_arguments() {
     assert_eq!(options, MultipathOptions::default(), "one that is not here leaves priorities to the paths");
 }
 
+/// Regression: an argument of another section was taken, as if the option had a meaning of its own.
+#[test]
+fn prio_args_belong_to_the_prio_of_the_same_place() {
+    let disk = disk("1", "IBM", "2145", "");
+    let is_exclusive = |text: &str| parse(text).resolve(&disk).options().exclusive_pref_bit;
+    let args = "prio_args exclusive_pref_bit\n";
+    let device = |options: &str| format!("devices {{\ndevice {{\nvendor IBM\nproduct 2145\n{options}}}\n}}\n");
+    assert!(is_exclusive(&device(&format!("prio alua\n{args}"))));
+    assert!(is_exclusive(&device(args)), "the hardware table has prio alua for it");
+    assert!(is_exclusive(&format!("overrides {{\nprio alua\n{args}}}")));
+    assert!(!is_exclusive(&format!("overrides {{\n{args}}}\n{}", device("prio alua\n"))));
+    assert!(!is_exclusive(&format!("defaults {{\nprio alua\n{args}}}")), "the prio is that of the hardware table");
+}
+
 #[test]
 fn an_empty_file_is_the_defaults() {
     assert_eq!(parse("").resolve(&Identity::default()).options(), MultipathOptions::default());

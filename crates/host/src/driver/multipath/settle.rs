@@ -103,7 +103,14 @@ impl MultipathTarget {
             assert!(set.is_ok(), "{option}={value} was read before: {set:?}");
         }
         let detects = self.detect_prio.unwrap_or(!self.is_given("prio") && resolved.is_yes("detect_prio"));
-        made.detect(facts.has_port_groups && detects, Some(&resolved));
+        let is_alua = facts.has_port_groups && detects;
+        if is_alua && made.options.exclusive_pref_bit && !self.is_given("prio_args") {
+            let place = place("prio_args");
+            notes.push(format!(
+                "{place}prio_args exclusive_pref_bit: is ignored, because prio is detected, as in multipath-tools; add detect_prio no"
+            ));
+        }
+        made.detect(is_alua, Some(&resolved));
         notes.extend(made.fall_back(&resolved));
         made.check().map_err(|c| Error::usage(format!("{}{}", place(c.option), c.text)))?;
         Ok((made, notes))
@@ -137,6 +144,8 @@ impl MultipathTarget {
         let is_yes = |option: &str| resolved.is_some_and(|r| r.is_yes(option));
         if is_alua {
             self.options.prio = Prioritizer::Alua;
+            // In multipath-tools a detected prioritizer has no arguments.
+            self.options.exclusive_pref_bit &= self.is_given("prio_args");
             if !self.is_given("hardware_handler") {
                 self.options.hardware_handler = HardwareHandler::Alua;
             }
@@ -269,6 +278,21 @@ mod tests {
         by_prio("", "HITACHI", "OPEN-V", false, Prioritizer::Const);
         // The table is no mistake of the file, so there is no note.
         by_prio("", "LIO-ORG", "disk", false, Prioritizer::Const);
+    }
+
+    /// Regression: with a detected prioritizer the file's argument applied, so the preferred path was another than with multipath-tools.
+    #[test]
+    fn detected_prioritizer_has_no_arguments_of_the_file() {
+        let settled = |text: &str, options: &str| {
+            let (made, notes) = settled_by(text, options, "IET", "VIRTUAL-DISK", true);
+            assert_eq!(made.options.prio, Prioritizer::Alua);
+            (made.options.exclusive_pref_bit, notes)
+        };
+        let text = "defaults {\nprio alua\nprio_args exclusive_pref_bit\n}";
+        let note = "m.conf:3: prio_args exclusive_pref_bit: is ignored, because prio is detected, as in multipath-tools; add detect_prio no";
+        assert_eq!(settled(text, ""), (false, vec![note.to_owned()]));
+        assert_eq!(settled(&text.replace("{\n", "{\ndetect_prio no\n"), ""), (true, vec![]));
+        assert_eq!(settled("", ",prio_args=exclusive_pref_bit"), (true, vec![]));
     }
 
     /// Regression: the file's policy took the table's prioritizer, which mqblk does not have. All priorities were then 1, so the paths to
