@@ -3,7 +3,9 @@
 //! multipathd can read this, too; keys that multipathd does not have come after its own.
 //!
 //! Differences: `uuid` of a disk that is no SCSI disk is the identity by which its paths are compared, or empty; `sysfs` and `dev_t` are
-//! numbers of this daemon, because there are no kernel devices.
+//! numbers of this daemon, because there are no kernel devices. `failback` and `queueing` are the values of the options `failback` and
+//! `no_path_retry`; multipathd prints `on`, `off` and the time that is left. Keys about Fibre Channel, marginal paths and the kernel's map are
+//! left out.
 
 use blk::multipath::GroupState;
 use host::driver::{Topology, TopologyGroup, TopologyPath};
