@@ -5,7 +5,7 @@
 //! Guarantees: a disk behaves as in QEMU, or a warning names the difference; a mapping follows libvirt's rules. Elements that are read:
 //! `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
 //! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>` with `<slices>`, `<target>`,
-//! `<readonly>`, `<serial>`, `<iotune>`. `others` has what becomes of all other elements.
+//! `<readonly>`, `<serial>`, `<iotune>`. `others` has what becomes of all other elements of disks and IOThreads.
 //! Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
 //! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does
 //! not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
@@ -96,6 +96,7 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
         let why = if why.is_empty() { "it has none".to_owned() } else { why };
         return Err(format!("the domain has no disk to serve: {why}"));
     }
+    made.warnings.extend(others::of_threads(text));
     Ok(made)
 }
 

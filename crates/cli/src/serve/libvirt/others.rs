@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Elements of a domain's disks that are not read: which of them keep a disk from being served, and which have no effect.
+//! Elements of a domain's disks that are not read: which of them keep a disk from being served, and which have no effect. Elements about
+//! IOThreads and their I/O that are not read.
 //!
 //! Guarantees: no element of `<disk>`, of its `<source>` or `<driver>`, and no attribute of `<driver>` or `<blockio>` is ignored in silence.
 //! Exceptions describe no more than the device's place in the VM or libvirt's own state, or change nothing that a guest sees.
@@ -62,6 +63,14 @@ const CHANGE_DATA: [(&str, &str); 3] = [
     ("mirror", "a block job copies it (<mirror>)"),
 ];
 
+/// Number of elements around the deepest ones that matter here, which are in `domain/devices/disk/source`. Deeper ones are skipped, because
+/// listing the names around each element of a deeply nested file would take quadratic time.
+const DEEPEST: usize = 4;
+
+/// Elements of a domain that limit or prefer IOThreads and their I/O.
+const OF_THREADS: [&str; 4] =
+    ["blkiotune", "cputune/iothreadsched", "cputune/iothread_period", "cputune/iothread_quota"];
+
 /// What one `<disk>` has.
 #[derive(Default)]
 pub struct Others {
@@ -72,20 +81,9 @@ pub struct Others {
 impl Others {
     /// Returns what the disks of a domain have, in order. The XML has been read once without an error.
     pub fn of_disks(text: &str) -> Vec<Others> {
-        let mut reader = Reader::from_str(text);
-        let (mut disks, mut path): (Vec<Others>, Vec<String>) = (Vec::new(), Vec::new());
-        loop {
-            match reader.read_event() {
-                Ok(Event::Start(tag)) => {
-                    see(&tag, &path, &mut disks);
-                    path.push(tag.local_name().as_ref().to_owned());
-                }
-                Ok(Event::Empty(tag)) => see(&tag, &path, &mut disks),
-                Ok(Event::End(_)) => drop(path.pop()),
-                Ok(Event::Eof) | Err(_) => return disks,
-                Ok(_) => {}
-            }
-        }
+        let mut disks = Vec::new();
+        each_element(text, |tag, inside| see(tag, inside, &mut disks));
+        disks
     }
 
     /// Returns why the disk cannot be served.
@@ -110,12 +108,52 @@ impl Others {
     }
 }
 
-/// Notes an element that begins below `path`.
-fn see(tag: &BytesStart<'_>, path: &[String], disks: &mut Vec<Others>) {
-    // As the deserializer of `xml` does, without a prefix.
+/// Returns a warning about the elements of a domain for IOThreads and their I/O that have no effect.
+pub fn of_threads(text: &str) -> Option<String> {
+    let mut found: Vec<&str> = Vec::new();
+    each_element(text, |tag, inside| {
+        let name = tag.local_name();
+        let path = [inside.get(1..).unwrap_or_default(), &[name.as_ref()]].concat().join("/");
+        let is_of_domain = inside.first() == Some(&"domain");
+        if let Some(known) = OF_THREADS.into_iter().find(|known| is_of_domain && *known == path)
+            && !found.contains(&known)
+        {
+            found.push(known);
+        }
+    });
+    let list: Vec<String> = found.iter().map(|name| format!("<{name}>")).collect();
+    (!list.is_empty()).then(|| format!("the domain's {} has no effect on the threads of the daemon", list.join(", ")))
+}
+
+/// Calls `see` with each element down to [`DEEPEST`], and the names of those that it is inside.
+fn each_element(text: &str, mut see: impl FnMut(&BytesStart<'_>, &[&str])) {
+    let mut reader = Reader::from_str(text);
+    let mut path: Vec<String> = Vec::new();
+    let mut look = |tag: &BytesStart<'_>, path: &[String]| {
+        if path.len() <= DEEPEST {
+            let inside: Vec<&str> = path.iter().map(String::as_str).collect();
+            see(tag, &inside);
+        }
+    };
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(tag)) => {
+                look(&tag, &path);
+                // As the deserializer of `xml` does, without a prefix.
+                path.push(tag.local_name().as_ref().to_owned());
+            }
+            Ok(Event::Empty(tag)) => look(&tag, &path),
+            Ok(Event::End(_)) => drop(path.pop()),
+            Ok(Event::Eof) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Notes an element that begins inside of others.
+fn see(tag: &BytesStart<'_>, inside: &[&str], disks: &mut Vec<Others>) {
     let name = tag.local_name().as_ref().to_owned();
-    let inside: Vec<&str> = path.iter().map(String::as_str).collect();
-    match (&inside[..], disks.last_mut()) {
+    match (inside, disks.last_mut()) {
         (["domain", "devices"], _) if name == "disk" => disks.push(Others::default()),
         (["domain", "devices", "disk"], Some(_)) if name == "alias" && !is_of_the_user(tag) => {}
         (["domain", "devices", "disk"], Some(disk)) => {

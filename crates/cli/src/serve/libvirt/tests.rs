@@ -139,6 +139,18 @@ fn error_policies_are_those_of_libvirt_or_named() {
     refused("", "<driver error_policy='pause'/>", "disk 'vda': error_policy='pause': no such policy");
 }
 
+/// Regression: a limit or a real-time priority of IOThreads was lost in silence.
+#[test]
+fn elements_of_threads_without_effect_are_named() {
+    let head = "<iothreads>1</iothreads><blkiotune><weight>100</weight></blkiotune><cputune><vcpusched vcpus='0' scheduler='rr'/>\
+                <iothreadsched iothreads='1' scheduler='fifo'/><iothreadsched iothreads='2' scheduler='rr'/>\
+                <iothread_quota>50000</iothread_quota></cputune>";
+    let text = "the domain's <blkiotune>, <cputune/iothreadsched>, <cputune/iothread_quota> has no effect on the threads of the daemon";
+    assert_eq!(read(&domain(head, "<driver type='raw'/>", "")).unwrap().warnings, [text]);
+    let elsewhere = "<metadata><blkiotune/></metadata>";
+    assert_eq!(read(&domain(elsewhere, "<driver type='raw'/>", "")).unwrap().warnings, [""; 0]);
+}
+
 /// Regression: the alias by which a user's scripts name the disk was lost in silence. libvirt makes the other aliases again by itself.
 #[test]
 fn alias_of_the_user_is_to_be_copied() {
