@@ -141,9 +141,7 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
     const FORM: &str = "must be iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]";
     let rest = text.strip_prefix("iscsi://").ok_or(FORM)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    if has_slash_in_password(rest) {
-        return Err(SLASH.to_owned());
-    }
+    check_password(rest, query)?;
     let (authority, path) = rest.split_once('/').ok_or(FORM)?;
     let (name, lun) = path.rsplit_once('/').ok_or_else(|| format!("'{path}': the LUN is missing; {FORM}"))?;
     let lun_number = lun.parse::<u16>().ok().filter(|n| *n <= LunId::MAX);
@@ -152,12 +150,16 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
     made(authority, &name, LunId(lun_number), query)
 }
 
-/// What follows the '/' would be taken for a name, and shown in messages.
-const SLASH: &str = "a password with '/' is not possible in a URL: set LIBISCSI_CHAP_PASSWORD";
-
-fn has_slash_in_password(rest: &str) -> bool {
+/// Refuses a password that ends too early. What follows its '/' or '?' would be taken for a name or an option, and shown in messages; what
+/// precedes the '?' would be looked up as a host. `rest` is the text before the first '?', `query` the text after it.
+fn check_password(rest: &str, query: &str) -> std::result::Result<(), String> {
     let password = rest.find('%').zip(rest.rfind('@')).and_then(|(from, to)| rest.get(from..to));
-    password.is_some_and(|p| p.contains('/'))
+    let sign = match password {
+        Some(password) if password.contains('/') => '/',
+        None if rest.contains('%') && !rest.contains('@') && query.contains('@') => '?',
+        _ => return Ok(()),
+    };
+    Err(format!("a password with '{sign}' is not possible in a URL: set LIBISCSI_CHAP_PASSWORD"))
 }
 
 /// Reads the URL of a portal, `iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]`, for [`discover`](super::discover): its name is empty.
@@ -172,9 +174,7 @@ fn read_portal(text: &str) -> std::result::Result<IscsiTarget, String> {
     const FORM: &str = "must be iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]";
     let rest = text.strip_prefix("iscsi://").ok_or(FORM)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    if has_slash_in_password(rest) {
-        return Err(SLASH.to_owned());
-    }
+    check_password(rest, query)?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if !path.is_empty() {
         return Err(format!("'/{path}': discovery lists all targets of a portal; leave the path out"));
@@ -297,6 +297,7 @@ mod tests {
             ("iscsi://h/iqn.a/1?data_digest=md5", "must be none or crc32c"),
             ("iscsi://h/iqn.a/1?target_user=t", "write USER@"),
             ("iscsi://me%se/cret@h/iqn.a/1", "a password with '/' is not possible in a URL"),
+            ("iscsi://me%se?cret@h/iqn.a/1", "a password with '?' is not possible in a URL"),
         ] {
             let refused = parse(text).unwrap_err().to_string();
             assert!(refused.contains(part), "{text}: {refused}");
@@ -306,10 +307,15 @@ mod tests {
             ("iscsi://", "there is no host"),
             ("iscsi://h/iqn.a/1", "'/iqn.a/1': discovery lists all targets of a portal"),
             ("iscsi://h?initator=iqn.b", "did you mean 'initiator'"),
+            ("iscsi://me%se/cret@h", "a password with '/' is not possible in a URL"),
+            // Once, the host was 'me%se', and 'cret@h' an unknown option.
+            ("iscsi://me%se?cret@h", "a password with '?' is not possible in a URL"),
         ] {
             let refused = parse_portal(text).unwrap_err().to_string();
-            assert!(refused.contains(part), "{text}: {refused}");
+            assert!(refused.contains(part) && !refused.contains("cret"), "{text}: {refused}");
         }
         assert!(!parse("iscsi://u%secret@h/disk/1").unwrap_err().to_string().contains("secret"));
+        let scoped = parse("iscsi://me%p@[fe80::1%eth0]/iqn.a/1?target_user=t@x").unwrap();
+        assert_eq!((scoped.portal.host.as_str(), scoped.target_user.as_deref()), ("fe80::1%eth0", Some("t@x")));
     }
 }
