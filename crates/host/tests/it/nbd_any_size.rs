@@ -148,7 +148,7 @@ fn an_image_gets_another_size_under_its_clients() {
     let mut client = Client::new(&served.directory);
     client.ask(command::WRITE, 0..513, &[5; 513]).unwrap();
     for (size, shrink) in [(1000, false), (1024, false), (4097, false), (700, true)] {
-        assert_eq!(served.disk.resize(Some(size), shrink).unwrap(), size);
+        assert_eq!(served.disk.resize(Some(size), shrink, 1).unwrap(), size);
         export.resized().unwrap();
         let size = size as usize;
         assert_eq!(Client::new(&served.directory).size, size as u64);
