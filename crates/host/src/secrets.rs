@@ -44,6 +44,28 @@ impl fmt::Display for Masked {
     }
 }
 
+/// The text of a target as it was typed, with its secrets. Its `Debug` shows it masked.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Unmasked(String);
+
+impl Unmasked {
+    /// Keeps a text.
+    pub fn new(text: &str) -> Unmasked {
+        Unmasked(text.to_owned())
+    }
+
+    /// Returns the text with its secrets, to open the target. It must not be shown.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Unmasked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        without_secrets(&self.0).fmt(f)
+    }
+}
+
 /// `text` without passwords in URLs (`iscsi://USER%PASSWORD@`, `nbds://USER:PASSWORD@`) and values of options such as `rbd:...:key=`.
 pub fn without_secrets(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

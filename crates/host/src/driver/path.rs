@@ -5,6 +5,7 @@ use super::failures::FailureReport;
 use super::path_log::PathMessage;
 use super::topology::Topology;
 use crate::error::{Error, Result};
+use crate::secrets::Unmasked;
 use blk::time::Duration;
 use std::ops::Add;
 use std::os::fd::OwnedFd;
@@ -35,7 +36,7 @@ impl Add for Connections {
     }
 }
 
-/// An operator's command about the paths of a disk; the names are those of dm-mpath's messages.
+/// An operator's command about the paths of a disk; the names are those of dm-mpath's messages, or of multipathd's commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathCommand {
     /// Fails a path, which is named, or numbered from 1. It stays failed until it is reinstated by a command.
@@ -44,6 +45,22 @@ pub enum PathCommand {
     ReinstatePath(String),
     /// Sends the next requests to this group, counted from 1.
     SwitchGroup(usize),
+    /// Opens a further path, and uses it once it has proved to lead to this disk.
+    AddPath {
+        /// Its name; no other path of the disk has it.
+        name: String,
+        /// Its target, of the same kind as the other paths'.
+        target: Unmasked,
+        /// Its priority, the higher the better; not used with `prio=alua`.
+        prio: u32,
+    },
+    /// Removes a path, which gets no more requests and is closed when none is in flight there.
+    RemovePath {
+        /// Its name, or its number, from 1.
+        path: String,
+        /// Also the last path that requests can use.
+        force: bool,
+    },
 }
 
 /// The names of a SCSI disk, as multipath shows them.

@@ -28,6 +28,11 @@ impl<T> PerHctx<T> {
         self.slots.iter().filter_map(|slot| Some(&slot.get()?.0))
     }
 
+    /// Returns the state of `hctx`, if it was made.
+    pub(crate) fn find(&self, hctx: HctxId) -> Option<&T> {
+        Some(&self.slots.get(hctx.index())?.get()?.0)
+    }
+
     /// Returns the state of `hctx`, which `start` must have made.
     #[inline]
     pub(crate) fn get(&self, hctx: HctxId) -> &T {

@@ -14,10 +14,11 @@ use common::paths::{active, open_disk};
 use common::peers::Peer;
 use common::proxy::Proxy;
 use common::{DriverFixture, TempFile, until};
-use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
 use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
+use host::driver::{HostDriver, PathCommand};
 use host::mem::Regions;
+use host::secrets::Unmasked;
 use host::target::{Needs, TargetSpec, TargetWarning};
 use sim::rng::Rng;
 use std::sync::Arc;
@@ -490,6 +491,55 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     load.check_file(&ours.0);
 }
 
+fn add(driver: &dyn HostDriver, name: &str, url: &str) -> Result<String, String> {
+    let command = PathCommand::AddPath { name: name.to_owned(), target: Unmasked::new(url), prio: 1 };
+    driver.path().command(&command).map_err(|e| e.to_string())
+}
+
+fn remove(driver: &dyn HostDriver, path: &str) -> Result<String, String> {
+    let command = PathCommand::RemovePath { path: path.to_owned(), force: false };
+    driver.path().command(&command).map_err(|e| e.to_string())
+}
+
+/// The disk moves from one target to another, and never waits.
+#[test]
+fn paths_are_added_and_removed_under_load() {
+    for (policy, group) in [("multibus", 1), ("failover", 2)] {
+        let a = Tgt::new();
+        let mut tgts = [a.beside(), a];
+        let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+        let options = format!("path_grouping_policy={policy},polling_interval=1");
+        let (mut fixture, driver) = fixture_of(&options, &urls[..1]);
+        let mut load = Load::new(&mut fixture, 0x6d70_0006);
+        load.run_until(|| all_used(&*driver, 1));
+        let alone = remove(&*driver, "1").unwrap_err();
+        assert!(alone.contains("is the only one of its disk; add another path first"), "{alone}");
+        let mut said = Err(String::new());
+        pull(&mut load, || said = add(&*driver, "new", &urls[1]));
+        assert_eq!(said, Ok(format!("added path 'new' in group {group}")));
+        load.run_until(|| all_used(&*driver, 2));
+        let twice = add(&*driver, "new", &urls[1]).unwrap_err();
+        assert!(twice.contains("path new: is a path of this disk already"), "{twice}");
+        pull(&mut load, || said = remove(&*driver, "1"));
+        let removed = said.unwrap();
+        assert!(removed.starts_with("removed path 'iscsi://"), "{removed}");
+        assert_eq!(driver.path().connections().unwrap().wanted, 1);
+        let shown: Vec<String> =
+            driver.path().topology().unwrap().groups.into_iter().flat_map(|g| g.paths).map(|p| p.name).collect();
+        assert_eq!(shown, ["new"]);
+        // Another disk is at the first address now.
+        let ours = tgts[1].file.clone();
+        tgts[0].kill();
+        tgts[0].become_another("SN0002");
+        tgts[0].start();
+        let other = add(&*driver, "other", &urls[0]).unwrap_err();
+        assert!(other.starts_with("path other: ") && other.contains("it leads to another disk"), "{other}");
+        (0..20).for_each(|_| load.round());
+        load.check_file(&ours.0);
+        assert!(std::fs::read(&tgts[0].file.0).unwrap().iter().all(|b| *b == 0), "another disk was written");
+    }
+}
+
 fn refused(text: &str) -> String {
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
     let open = TargetSpec::parse(text).and_then(|t| t.open(&needs, Arc::new(Regions::new())));
@@ -577,7 +627,7 @@ fn an_idle_disk_fails_back_to_the_best_group_of_several() {
     let file = TempFile::new();
     let urls = ["", "/.", "/../"].map(|before| format!("{before}{}", file.0.display()));
     let (mut fixture, disk) = open_disk("prio=50+40+10,polling_interval=1,failback=immediate", &urls);
-    let ids: Vec<_> = disk.status().groups.iter().map(|g| g.paths[0].id).collect();
+    let ids: Vec<_> = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.id).collect();
     ids[..2].iter().for_each(|path| disk.paths().fail_path(*path, host::clock::now()));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     until(|| active(&disk) == 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Paths that are failed and reinstated by hand, and groups that are switched by hand.
+//! Paths that are failed, reinstated and removed by hand, and groups that are switched by hand.
 
 use crate::common;
 
@@ -10,6 +10,7 @@ use common::{DriverFixture, TempFile, until};
 use host::driver::multipath::{self, Multipath};
 use host::driver::{HostDriver, PathCommand};
 use host::mem::Regions;
+use host::secrets::Unmasked;
 use host::target::Needs;
 use std::fs;
 use std::sync::Arc;
@@ -76,4 +77,28 @@ fn group_is_switched_by_hand() {
         let refused = disk.path().command(&PathCommand::FailPath(path.to_owned())).unwrap_err().to_string();
         assert!(refused.contains("1..=2"), "{refused}");
     }
+}
+
+/// Groups have the numbers of the list after a removal, too.
+#[test]
+fn last_usable_path_is_removed_only_by_force() {
+    let image = TempFile::new();
+    let (mut fixture, disk) = open(&image);
+    let command = |command| disk.path().command(&command).map_err(|e| e.to_string());
+    let remove = |path: &str, force| command(PathCommand::RemovePath { path: path.to_owned(), force });
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    command(PathCommand::FailPath("2".to_owned())).unwrap();
+    let refused = remove("1", false).unwrap_err();
+    assert!(refused.contains("is the last that requests can use") && refused.contains("--force"), "{refused}");
+    assert_eq!(remove("1", true), Ok(format!("removed path '{}'", image.0.display())));
+    let refused = remove("1", true).unwrap_err();
+    assert!(refused.contains("is the only one of its disk"), "{refused}");
+    // Only the other path is left, as number 1, in group 1.
+    command(PathCommand::ReinstatePath("1".to_owned())).unwrap();
+    assert_eq!(command(PathCommand::SwitchGroup(1)), Ok("switched to group 1".to_owned()));
+    assert!(command(PathCommand::SwitchGroup(2)).unwrap_err().contains("must be 1..=1"));
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+    let add = PathCommand::AddPath { name: "new".to_owned(), target: Unmasked::new("/x"), prio: 1 };
+    assert!(command(add).unwrap_err().contains("the program that opened this disk adds no paths to it"));
 }

@@ -45,8 +45,12 @@ pub(super) fn run(core: &Core) {
     std::thread::scope(|s| {
         while let Some(id) = core.signals.next_wish() {
             s.spawn(move || {
-                let path = core.paths.iter().find(|p| p.id == id);
-                let how = path.map_or(PgInit::Failed, |path| core.activate(path));
+                let path = {
+                    // A path that is being added may be known to the disk only.
+                    let _listed = core.listing.lock();
+                    core.paths.present().into_iter().find(|p| p.id == id)
+                };
+                let how = path.map_or(PgInit::Failed, |path| core.activate(&path));
                 core.disk.pg_init_done(id, how, clock::now());
                 // The command may have changed other paths' priorities.
                 core.signals.tell_all();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What has changed about a disk's paths since the last report, for the log, in the words of multipathd.
 //!
-//! Guarantees: a report names each path that has failed, been reinstated or got another trouble, with the reason, how many
-//! paths are left, when queueing begins and ends, and which group is used now. A path that failed and is used again is named,
+//! Guarantees: a report names each path that was added or removed, has failed, been reinstated or got another trouble, with the reason,
+//! how many paths are left, when queueing begins and ends, and which group is used now. A path that failed and is used again is named,
 //! too. The number of messages is bounded by the number of paths. States are compared when a report is made, so I/O is not
 //! involved. Does not do: log; the watch of served disks does, once a second.
 //! Source of the words: multipath-tools, multipathd/main.c and libmultipath/structs_vec.c (`enter_recovery_mode`).
@@ -53,27 +53,41 @@ impl PathStates {
 /// The states of the last report.
 #[derive(Debug, Default)]
 pub(super) struct PathChanges {
-    last: Option<PathStates>,
+    last: PathStates,
 }
 
 impl PathChanges {
-    /// Returns what has changed since the last call. Before the first call every path counts as active. `no_path_retry`: the
-    /// value of this option, for the text.
+    /// Begins with these paths, each of which counts as active.
+    pub(super) fn new(paths: &PathStates) -> PathChanges {
+        let active = |p: &PathState| PathState { is_active: true, ..PathState::default() }.named(p);
+        let all = paths.paths.iter().map(active).collect();
+        PathChanges { last: PathStates { paths: all, queues: paths.queues, group: None } }
+    }
+
+    /// Returns what has changed since the last call, or the beginning. `no_path_retry`: the value of this option, for the text.
     pub(super) fn report(&mut self, now: PathStates, no_path_retry: &str) -> Vec<PathMessage> {
-        let last = self.last.take().unwrap_or_else(|| PathStates {
-            paths: now.paths.iter().map(|p| PathState { is_active: true, ..PathState::default() }.named(p)).collect(),
-            queues: now.queues,
-            group: None,
-        });
+        let last = std::mem::take(&mut self.last);
         let mut all = Vec::new();
         let mut is_count_new = false;
-        for (was, is) in last.paths.iter().zip(&now.paths) {
+        let mut about_path = |path: &PathState, level, text| {
+            all.push(PathMessage { path: Some(path.name.clone()), level, text });
+        };
+        let find = |paths: &[PathState], name: &str| paths.iter().position(|p| p.name == name);
+        for was in last.paths.iter().filter(|was| find(&now.paths, &was.name).is_none()) {
+            is_count_new = true;
+            about_path(was, Level::Info, "path removed".to_owned());
+        }
+        for is in &now.paths {
+            let before = find(&last.paths, &is.name).map(|at| last.paths[at].clone());
+            let was = before.unwrap_or_else(|| {
+                about_path(is, Level::Info, "path added".to_owned());
+                is_count_new = true;
+                PathState { is_active: true, ..PathState::default() }.named(is)
+            });
             is_count_new |= was.is_active != is.is_active || was.fail_count != is.fail_count;
-            all.extend(change_of(was, is).map(|(level, text)| PathMessage {
-                path: Some(is.name.clone()),
-                level,
-                text,
-            }));
+            if let Some((level, text)) = change_of(&was, is) {
+                about_path(is, level, text);
+            }
         }
         let mut about_disk = |level, text| all.push(PathMessage { path: None, level, text });
         let (before, left) = (last.nr_active(), now.nr_active());
@@ -103,7 +117,7 @@ impl PathChanges {
             about_disk(Level::Info, format!("switch to path group #{number}"));
         }
         let group = now.group.clone().or(last.group);
-        self.last = Some(PathStates { group, ..now });
+        self.last = PathStates { group, ..now };
         all
     }
 }
@@ -143,13 +157,13 @@ mod tests {
         PathState { name: name.to_owned(), is_active, fail_count, trouble, failure: None }
     }
 
-    fn states(paths: [PathState; 2], queues: bool, group: usize) -> PathStates {
+    fn states(paths: impl Into<Vec<PathState>>, queues: bool, group: usize) -> PathStates {
         PathStates { paths: paths.into(), queues, group: (group > 0).then(|| (group, vec![group - 1])) }
     }
 
     /// Reports each of these states, and returns the texts of all but the first.
     fn reports(all: Vec<PathStates>) -> Vec<Vec<String>> {
-        let mut changes = PathChanges::default();
+        let mut changes = PathChanges::new(&all[0]);
         let text = |m: PathMessage| m.path.map_or_else(|| m.text.clone(), |path| format!("{path}: {}", m.text));
         let mut texts = all.into_iter().map(|now| changes.report(now, "4").into_iter().map(text).collect());
         let first: Option<Vec<String>> = texts.next();
@@ -235,9 +249,28 @@ mod tests {
     }
 
     #[test]
+    fn paths_that_are_added_and_removed_are_told() {
+        let up = |name| path(name, true, 0, None);
+        let told = reports(vec![
+            states([up("a"), up("b")], true, 1),
+            states([up("a"), path("b", false, 1, Some("refused")), up("c")], true, 1),
+            states([path("b", false, 1, Some("refused")), up("c")], true, 3),
+            states([path("b", false, 1, Some("refused"))], true, 0),
+            states([path("b", false, 1, Some("refused")), path("d", false, 1, Some("no answer"))], true, 0),
+        ]);
+        let expected: [&[&str]; 4] = [
+            &["b: path failed: refused", "c: path added", "remaining active paths: 2"],
+            &["a: path removed", "remaining active paths: 1", "switch to path group #3"],
+            &["c: path removed", "remaining active paths: 0", "no path is left: requests are queued (no_path_retry=4)"],
+            &["d: path added", "d: path failed: no answer", "remaining active paths: 0"],
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
     fn path_that_could_not_be_opened_is_in_the_first_report() {
-        let mut changes = PathChanges::default();
         let now = states([path("a", false, 1, Some("no route")), path("b", true, 0, None)], true, 2);
+        let mut changes = PathChanges::new(&now);
         let texts: Vec<String> = changes.report(now, "queue").into_iter().map(|m| m.text).collect();
         assert_eq!(texts, ["path failed: no route", "remaining active paths: 1"]);
     }

@@ -7,6 +7,7 @@ use super::groups::{self, Member};
 use super::hctx_waits::HctxWaits;
 use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker, Prioritizer};
 use super::path::{self, Common, PathDriver};
+use super::path_list::PathList;
 use super::watch::{self, WatchSignals, Watcher};
 use crate::clock;
 use crate::driver::aio::Aio;
@@ -23,7 +24,9 @@ use crate::topology as machine;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
-use blk::multipath::{Features, Handler, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Status};
+use blk::multipath::{
+    Features, Handler, MAX_GROUPS, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Selector, Status,
+};
 use blk::scsi::alua::Access;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
@@ -39,6 +42,9 @@ pub type Opener = Box<dyn Fn() -> Result<Arc<dyn HostDriver>> + Send + Sync>;
 
 /// Makes another driver for a path, with data in these regions, for its checker alone.
 pub type Prober = Box<dyn Fn(Arc<Regions>) -> Result<Arc<dyn HostDriver>> + Send + Sync>;
+
+/// Makes a path of a disk from its name, the text of its target and its priority.
+pub(super) type PathMaker = Box<dyn Fn(&str, &str, u32) -> Result<Path> + Send + Sync>;
 
 /// A path of a disk that is to be opened.
 pub struct Path {
@@ -60,8 +66,10 @@ pub struct Path {
 pub struct Multipath {
     pub(super) core: Arc<Core>,
     changes: Mutex<PathChanges>,
+    /// Makes paths that are added; `None`: none can be.
+    pub(super) maker: Option<PathMaker>,
     // Its threads use the other fields; dropping it ends them.
-    _watcher: Watcher,
+    pub(super) watcher: Watcher,
 }
 
 /// A path's state; with [`Multipath::status`] it has what `multipath -ll` shows.
@@ -85,14 +93,17 @@ pub struct PathHealth {
 pub(super) struct Core {
     pub(super) options: MultipathOptions,
     pub(super) disk: Paths<RawMutex>,
-    /// By their numbers in `disk`.
-    pub(super) paths: Box<[Watched]>,
+    pub(super) paths: PathList<Watched>,
     pub(super) hctx_waits: Arc<PerHctx<HctxWaits>>,
     pub(super) signals: Arc<WatchSignals>,
     /// Held while paths and disk change between giving up and not, so that changes do not overlap.
     pub(super) giving_up: Mutex<()>,
+    /// Held during an operator's command, so that commands do not overlap.
+    pub(super) commanding: Mutex<()>,
     /// Held while paths are regrouped.
     pub(super) sorting: Mutex<()>,
+    /// Held while `disk` and `paths` may differ.
+    pub(super) listing: Mutex<()>,
     /// Held while a target activates a port group, by the group's number.
     pub(super) orders: Mutex<BTreeMap<u16, Arc<Mutex<()>>>>,
     pub(super) max_hw_queues: u16,
@@ -112,6 +123,14 @@ pub(super) struct Watched {
     pub(super) checker: PathChecker,
     /// It was failed by hand, so no check reinstates it. Held while the path is reinstated.
     pub(super) is_held: Mutex<bool>,
+    /// It is being removed. Set under `is_held`; from then on its number may be another path's.
+    pub(super) leaving: AtomicBool,
+}
+
+impl Watched {
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
 }
 
 impl Multipath {
@@ -122,7 +141,7 @@ impl Multipath {
     /// Usage: no path, or too many. Others: no path can be opened, a path is refused because it does not fit its request, or
     /// the paths lead to different disks.
     pub fn open(options: MultipathOptions, paths: Vec<Path>) -> Result<(Multipath, Vec<String>)> {
-        if options.prio == Prioritizer::Alua && options.path_selector == blk::multipath::Selector::IoAffinity {
+        if options.prio == Prioritizer::Alua && options.path_selector == Selector::IoAffinity {
             let text = "path_selector=io-affinity: needs fixed path groups, but prio=alua regroups paths; use \
                         service-time or another selector";
             return Err(Error::usage(text));
@@ -151,13 +170,8 @@ impl Multipath {
                 Ok(driver) => {
                     let within = |why| Error::new(ErrorKind::Denied, format!("path {}: {why}", path.name));
                     common.admit(driver.as_ref()).map_err(within)?;
-                    if let Some(why) = options.without_port_groups(driver.scsi().access().is_some()) {
-                        let text = format!("path {}: {why}", path.name);
-                        if options.hardware_handler == HardwareHandler::Alua {
-                            return Err(Error::new(ErrorKind::Denied, text));
-                        }
-                        troubles.push((drivers.len(), text));
-                    }
+                    let trouble = port_groups(&options, &path.name, driver.as_ref())?;
+                    troubles.extend(trouble.map(|text| (drivers.len(), text)));
                     Some(driver)
                 }
                 Err(e) if watch::is_for_good(&e) => return Err(e.within(&format!("path {}", path.name))),
@@ -170,15 +184,14 @@ impl Multipath {
         }
         let core = Arc::new(Core::new(options, paths, drivers, &common, max_hw_queues)?);
         for (i, text) in &troubles {
-            if let Some(path) = core.paths.iter().find(|p| p.driver.number == *i) {
+            if let Some(path) = core.paths.present().iter().find(|p| p.driver.number == *i) {
                 path.driver.set_trouble(Some(text.clone()));
             }
         }
         let watcher = Watcher::start(&core)?;
-        Ok((
-            Multipath { core, changes: Mutex::default(), _watcher: watcher },
-            troubles.into_iter().map(|(_, text)| text).collect(),
-        ))
+        let disk = Multipath { core, changes: Mutex::default(), maker: None, watcher };
+        *disk.changes.lock() = PathChanges::new(&disk.states());
+        Ok((disk, troubles.into_iter().map(|(_, text)| text).collect()))
     }
 
     /// Returns the status of its paths and groups.
@@ -188,7 +201,7 @@ impl Multipath {
 
     /// Returns the health of its paths, by number.
     pub fn health(&self) -> Vec<PathHealth> {
-        let of = |p: &Watched| PathHealth {
+        let of = |p: &Arc<Watched>| PathHealth {
             id: p.id,
             name: p.driver.name.clone(),
             prio: p.prio.load(Ordering::Relaxed),
@@ -196,7 +209,9 @@ impl Multipath {
             passes: p.driver.passes.load(Ordering::Relaxed),
             trouble: p.driver.trouble(),
         };
-        self.core.paths.iter().map(of).collect()
+        let mut all: Vec<PathHealth> = self.core.paths.present().iter().map(of).collect();
+        all.sort_by_key(|p| p.id);
+        all
     }
 
     /// Returns the core of the disk, to fail or reinstate a path or to switch groups manually.
@@ -227,6 +242,19 @@ pub(super) fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
     }
 }
 
+/// Returns what is wrong with a path whose target reports no port groups, if the options need them.
+///
+/// # Errors
+/// Denied: the hardware handler needs them.
+pub(super) fn port_groups(options: &MultipathOptions, name: &str, driver: &dyn HostDriver) -> Result<Option<String>> {
+    let Some(why) = options.without_port_groups(driver.scsi().access().is_some()) else { return Ok(None) };
+    let text = format!("path {name}: {why}");
+    match options.hardware_handler {
+        HardwareHandler::Alua => Err(Error::new(ErrorKind::Denied, text)),
+        HardwareHandler::None => Ok(Some(text)),
+    }
+}
+
 /// Returns the paths' priorities when they are opened.
 fn prios(options: &MultipathOptions, paths: &[Path], access: &[Option<Access>]) -> Vec<u32> {
     match options.prio {
@@ -235,6 +263,19 @@ fn prios(options: &MultipathOptions, paths: &[Path], access: &[Option<Access>]) 
             let of = |a: &Option<Access>| a.as_ref().map_or(0, |a| a.group.priority(options.exclusive_pref_bit));
             access.iter().map(of).collect()
         }
+    }
+}
+
+fn features(options: &MultipathOptions) -> Features {
+    let no_path_timeout = match options.no_path_retry {
+        NoPathRetry::Retries(n) => Duration::from_ns(options.polling_interval.as_ns().saturating_mul(n.into())),
+        NoPathRetry::Fail | NoPathRetry::Queue => Duration::ZERO,
+    };
+    Features {
+        queue_if_no_path: options.no_path_retry != NoPathRetry::Fail,
+        no_path_timeout,
+        pg_init_retries: options.pg_init_retries,
+        pg_init_delay: options.pg_init_delay,
     }
 }
 
@@ -281,20 +322,10 @@ impl Core {
             }
             new_groups.push(new);
         }
-        if options.prio == Prioritizer::Alua {
-            // Reserve as many groups as regrouping may ever need.
-            new_groups.resize_with(paths.len(), || NewGroup { selector: options.path_selector, paths: Vec::new() });
+        if options.path_selector != Selector::IoAffinity {
+            // Reserve as many groups as regrouping, or paths that are added, may ever need.
+            new_groups.resize_with(MAX_GROUPS, || NewGroup { selector: options.path_selector, paths: Vec::new() });
         }
-        let no_path_timeout = match options.no_path_retry {
-            NoPathRetry::Retries(n) => Duration::from_ns(options.polling_interval.as_ns().saturating_mul(n.into())),
-            NoPathRetry::Fail | NoPathRetry::Queue => Duration::ZERO,
-        };
-        let features = Features {
-            queue_if_no_path: options.no_path_retry != NoPathRetry::Fail,
-            no_path_timeout,
-            pg_init_retries: options.pg_init_retries,
-            pg_init_delay: options.pg_init_delay,
-        };
         let handler: Option<Box<dyn Handler>> = match options.hardware_handler {
             HardwareHandler::None => None,
             HardwareHandler::Alua => Some(Box::new(AluaHandler { signals: Arc::clone(&signals) })),
@@ -302,25 +333,36 @@ impl Core {
         let told = Arc::clone(&signals);
         let machine = machine::read(std::path::Path::new(machine::SYSTEM), crate::process::nr_cpus());
         let nodes = machine.map(|cpus| cpus.node_of).unwrap_or_default();
-        let disk = Paths::new(new_groups, features, handler, &nodes, Box::new(move |event| told.hear(event)));
+        let disk = Paths::new(new_groups, features(&options), handler, &nodes, Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
         let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path was removed"))?;
             let (open, probe) = (Arc::new(open), probe.map(Arc::new));
             let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
             let was_asked = AtomicBool::new(access.lock().is_some());
-            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker, is_held: Mutex::new(false) })
+            let (is_held, leaving) = (Mutex::new(false), AtomicBool::new(false));
+            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker, is_held, leaving })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);
-        let (paths, giving_up, sorting) = (watched.into(), Mutex::new(()), Mutex::new(()));
-        let orders = Mutex::default();
-        Ok(Core { options, disk, paths, hctx_waits, signals, giving_up, sorting, orders, max_hw_queues })
+        Ok(Core {
+            options,
+            disk,
+            paths: PathList::new(watched),
+            hctx_waits,
+            signals,
+            giving_up: Mutex::new(()),
+            commanding: Mutex::new(()),
+            sorting: Mutex::new(()),
+            listing: Mutex::new(()),
+            orders: Mutex::default(),
+            max_hw_queues,
+        })
     }
 
-    /// Returns the paths that have a driver.
-    pub(super) fn inners(&self) -> impl Iterator<Item = (&PathDriver, &Arc<dyn HostDriver>)> {
-        self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
+    /// Returns the paths that have a driver, without those that are being removed.
+    pub(super) fn inners(&self) -> impl Iterator<Item = (Arc<PathDriver>, Arc<dyn HostDriver>)> + use<> {
+        with_drivers(self.paths.present())
     }
 
     /// Lets requests wait for a path again; called while a path works. Queueing is off from the end of its time limit until
@@ -330,6 +372,10 @@ impl Core {
             self.disk.queue_if_no_path(clock::now());
         }
     }
+}
+
+fn with_drivers(paths: Vec<Arc<Watched>>) -> impl Iterator<Item = (Arc<PathDriver>, Arc<dyn HostDriver>)> {
+    paths.into_iter().filter_map(|p| Some((Arc::clone(&p.driver), p.driver.inner()?)))
 }
 
 impl Driver for Multipath {
@@ -359,9 +405,10 @@ impl Driver for Multipath {
             core.hctx_waits.get_or_init(i, || fresh);
         }
         core.disk.start(nr_hw_queues, queue_depth)?;
-        let unusable: Vec<&Watched> = core.paths.iter().filter(|p| !p.driver.is_usable()).collect();
-        if unusable.len() == core.paths.len() {
-            let why = |p: &&Watched| format!("path {}: {}", p.driver.name, p.driver.trouble().unwrap_or_default());
+        let paths = core.paths.present();
+        let unusable: Vec<&Arc<Watched>> = paths.iter().filter(|p| !p.driver.is_usable()).collect();
+        if unusable.len() == paths.len() {
+            let why = |p: &&Arc<Watched>| format!("path {}: {}", p.driver.name, p.driver.trouble().unwrap_or_default());
             return Err(unusable.iter().map(why).collect::<Vec<_>>().join("; "));
         }
         let now = clock::now();
@@ -465,6 +512,10 @@ impl DevicePath for Multipath {
                 all.push(format!("path {name} has failed {} times, and is used again", status.fail_count));
             }
         }
+        for path in self.core.paths.leaving() {
+            let name = &path.driver.name;
+            all.push(format!("path {name} is being removed: it is closed once its requests in flight have completed"));
+        }
         for (path, driver) in self.core.inners() {
             all.extend(driver.path().troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
         }
@@ -473,8 +524,8 @@ impl DevicePath for Multipath {
 
     fn take_messages(&self) -> Vec<PathMessage> {
         let named = |path: &PathDriver, message| PathMessage { path: Some(path.name.clone()), ..message };
-        let of = |(path, driver): (_, &Arc<dyn HostDriver>)| {
-            driver.path().take_messages().into_iter().map(move |message| named(path, message))
+        let of = |(path, driver): (Arc<PathDriver>, Arc<dyn HostDriver>)| {
+            driver.path().take_messages().into_iter().map(move |message| named(&path, message))
         };
         let changes = self.changes.lock().report(self.states(), &self.core.options.no_path_retry.to_string());
         self.core.inners().flat_map(of).chain(changes).collect()
@@ -482,8 +533,8 @@ impl DevicePath for Multipath {
 
     fn take_failures(&self) -> Vec<FailureReport> {
         let named = |path: &PathDriver, report| FailureReport { path: path.name.clone(), ..report };
-        let of = |(path, driver): (_, &Arc<dyn HostDriver>)| {
-            driver.path().take_failures().into_iter().map(move |report| named(path, report))
+        let of = |(path, driver): (Arc<PathDriver>, Arc<dyn HostDriver>)| {
+            driver.path().take_failures().into_iter().map(move |report| named(&path, report))
         };
         self.core.inners().flat_map(of).collect()
     }
@@ -496,7 +547,9 @@ impl DevicePath for Multipath {
         if give_up {
             core.disk.set_give_up(true, clock::now());
         }
-        let can = core.inners().fold(false, |can, (_, driver)| driver.path().set_give_up(give_up) || can);
+        // Requests of paths that are being removed fail, too.
+        let all = core.inners().chain(with_drivers(core.paths.leaving()));
+        let can = all.fold(false, |can, (_, driver)| driver.path().set_give_up(give_up) || can);
         if !give_up {
             core.disk.set_give_up(false, clock::now());
         }
@@ -512,7 +565,14 @@ impl DevicePath for Multipath {
     }
 
     fn command(&self, command: &PathCommand) -> Result<String> {
-        self.core.command(command)
+        let _one = self.core.commanding.lock();
+        match command {
+            PathCommand::FailPath(path) => self.core.fail_by_hand(path),
+            PathCommand::ReinstatePath(path) => self.core.reinstate_by_hand(path),
+            PathCommand::SwitchGroup(number) => self.core.switch_by_hand(*number),
+            PathCommand::AddPath { name, target, prio } => self.add_path(name, target.reveal(), *prio),
+            PathCommand::RemovePath { path, force } => self.core.remove_path(path, *force),
+        }
     }
 
     fn topology(&self) -> Option<Topology> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Paths and groups by hand: multipathd's `fail path`, `reinstate path` and `switch multipath MAP group N`.
+//! Paths and groups by hand: multipathd's `fail path`, `reinstate path` and `switch multipath MAP group N`. `add_remove` has the others.
 //!
 //! Guarantees: a path that was failed by hand stays failed, whatever its checks find, until it is reinstated by hand. A path
 //! that is reinstated by hand is used at once, as `failback` says. It is checked as before, and fails again if it does not work.
@@ -8,29 +8,27 @@
 
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};
-use crate::driver::path::PathCommand;
 use crate::error::{Error, ErrorKind, Result};
+use std::sync::Arc;
 
 impl Core {
-    /// Carries out an operator's command. Returns what was done.
-    pub(super) fn command(&self, command: &PathCommand) -> Result<String> {
-        match command {
-            PathCommand::FailPath(path) => self.fail_by_hand(self.named(path)?),
-            PathCommand::ReinstatePath(path) => self.reinstate_by_hand(self.named(path)?),
-            PathCommand::SwitchGroup(number) => self.switch_by_hand(*number),
+    /// Finds a path by its name, or by its number in the list of targets, counted from 1.
+    pub(super) fn named(&self, path: &str) -> Result<Arc<Watched>> {
+        let mut all = self.in_order();
+        let n = all.len();
+        let by_name = all.iter().position(|p| p.driver.name == path);
+        let by_number = || path.parse::<usize>().ok().and_then(|number| number.checked_sub(1)).filter(|at| *at < n);
+        match by_name.or_else(by_number) {
+            Some(at) => Ok(all.swap_remove(at)),
+            None => {
+                let rule = "must be a path's name, or its number among the targets";
+                Err(Error::usage(format!("path '{path}': {rule}, 1..={n}")))
+            }
         }
     }
 
-    /// Finds a path by its name, or by its number in the list of targets, counted from 1.
-    fn named(&self, path: &str) -> Result<&Watched> {
-        let is_it = |p: &&Watched| p.driver.name == path || Ok(p.driver.number + 1) == path.parse();
-        self.paths.iter().find(is_it).ok_or_else(|| {
-            let n = self.paths.len();
-            Error::usage(format!("path '{path}': must be a path's name, or its number among the targets, 1..={n}"))
-        })
-    }
-
-    fn fail_by_hand(&self, path: &Watched) -> Result<String> {
+    pub(super) fn fail_by_hand(&self, path: &str) -> Result<String> {
+        let path = self.named(path)?;
         let mut is_held = path.is_held.lock();
         *is_held = true;
         path.driver.set_trouble(Some("was failed by hand; reinstate-path reinstates it".to_owned()));
@@ -38,7 +36,8 @@ impl Core {
         Ok(format!("failed path '{}'; its checks are suspended", path.driver.name))
     }
 
-    fn reinstate_by_hand(&self, path: &Watched) -> Result<String> {
+    pub(super) fn reinstate_by_hand(&self, path: &str) -> Result<String> {
+        let path = self.named(path)?;
         let mut is_held = path.is_held.lock();
         let name = &path.driver.name;
         let was_held = std::mem::replace(&mut *is_held, false);
@@ -56,20 +55,21 @@ impl Core {
         let before = self.disk.status().groups;
         self.disk.reinstate_path(path.id);
         self.allow_queueing();
-        self.came_back(path, &before);
+        self.came_back(&path, &before);
         Ok(format!("reinstated path '{name}'"))
     }
 
-    fn switch_by_hand(&self, number: usize) -> Result<String> {
+    pub(super) fn switch_by_hand(&self, number: usize) -> Result<String> {
         let groups = self.disk.status().groups;
-        let used = groups.iter().filter(|g| !g.paths.is_empty()).count();
-        let Some(group) = number.checked_sub(1).and_then(|at| groups.get(at)).filter(|g| !g.paths.is_empty()) else {
-            return Err(Error::usage(format!("group {number}: must be 1..={used}")));
+        // Groups without paths are not shown, and have no number.
+        let used: Vec<usize> = (0..groups.len()).filter(|at| !groups[*at].paths.is_empty()).collect();
+        let Some(at) = number.checked_sub(1).and_then(|n| used.get(n)).copied() else {
+            return Err(Error::usage(format!("group {number}: must be 1..={}", used.len())));
         };
-        if !group.paths.iter().any(|p| p.is_active) {
+        if !groups[at].paths.iter().any(|p| p.is_active) {
             return Err(Error::new(ErrorKind::Io, format!("group {number} has no usable path; reinstate one first")));
         }
-        self.disk.switch_group(number - 1).map_err(|e| Error::usage(e.to_string()))?;
+        self.disk.switch_group(at).map_err(|e| Error::usage(e.to_string()))?;
         Ok(format!("switched to group {number}"))
     }
 }

@@ -7,12 +7,12 @@
 //! Example: `multipath:failback=immediate,no_path_retry=queue:iscsi://10.0.0.5/iqn.2026-11.com.example:d/1+iscsi://10.0.1.5/iqn.2026-11.com.example:d/1`
 //! What becomes of a request: it is sent over one path of the group in use; after a path error it is retried on another path.
 //! `blk::multipath` makes these decisions. This module adds what depends on the machine: waiting for all paths at once, a checker for each
-//! path, opening paths later, failback after a time.
-//! Limits: the set of paths is fixed when the disk is opened. A checker needs one more descriptor, connection or session per path. The
-//! size is read once.
+//! path, opening paths later, failback after a time, paths that are added and removed.
+//! Limits: a checker needs one more descriptor, connection or session per path. The size is read once, and by a resize.
 //! Since: 0.1.
 
 mod activate;
+mod add_remove;
 mod apart;
 mod changes;
 mod check;
@@ -21,6 +21,7 @@ mod groups;
 mod manual;
 mod options;
 mod path;
+mod path_list;
 mod prio;
 mod probe;
 mod resize;

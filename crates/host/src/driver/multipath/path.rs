@@ -4,7 +4,7 @@
 //! Guarantees: a path whose driver is missing, was not started, or leads to another disk carries no requests. It fails each
 //! with a path error, so that another path retries it. A driver is admitted only if its size, blocks, limits and identity
 //! match the disk's. Its size may be larger if it has an identity; it then adopts the disk's.
-//! A disk starts if one of its paths does.
+//! A disk starts if one of its paths does. A path that is closed drops its driver, once no thread is inside it.
 //! Does not check whether the path works (`check`), and does not decide when it is reinstated (`watch`).
 
 use super::hctx_waits::HctxWaits;
@@ -15,9 +15,9 @@ use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// The properties that all paths of a disk must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,10 +90,10 @@ pub(super) fn strictest<'a>(drivers: impl Iterator<Item = &'a Arc<dyn HostDriver
 
 /// See the module's text.
 pub(super) struct PathDriver {
-    /// Its index in the list with which the disk was opened.
+    /// Its index in the list with which the disk was opened; a path that was added later has a higher one than all before.
     pub(super) number: usize,
     pub(super) name: String,
-    inner: OnceLock<Arc<dyn HostDriver>>,
+    inner: Mutex<Inner>,
     common: Mutex<Common>,
     /// Whether the path may carry requests.
     usable: AtomicBool,
@@ -102,8 +102,23 @@ pub(super) struct PathDriver {
     trouble: Mutex<Option<String>>,
     /// Checks that passed.
     pub(super) passes: AtomicU64,
-    /// Requests completed, by hctx.
-    ends: PerHctx<AtomicU64>,
+    queues: PerHctx<PathQueue>,
+}
+
+/// The driver of a path.
+struct Inner {
+    driver: Option<Arc<dyn HostDriver>>,
+    /// The path was removed, so it gets no driver any more.
+    is_closed: bool,
+}
+
+/// What a hardware queue has of a path.
+#[derive(Default)]
+struct PathQueue {
+    /// The started driver. Read-locked while a thread is inside it, so that the path can be closed afterwards.
+    driver: RwLock<Option<Arc<dyn HostDriver>>>,
+    /// Requests completed.
+    ends: AtomicU64,
 }
 
 impl PathDriver {
@@ -114,29 +129,37 @@ impl PathDriver {
         common: Common,
         hctx_waits: Arc<PerHctx<HctxWaits>>,
     ) -> PathDriver {
-        let place = OnceLock::new();
-        if let Some(driver) = inner {
+        if let Some(driver) = &inner {
             driver.space().adopt(common.bytes());
-            let _ = place.set(driver);
         }
         let (usable, started) = (AtomicBool::new(false), Mutex::new(None));
         PathDriver {
             number,
             name,
-            inner: place,
+            inner: Mutex::new(Inner { driver: inner, is_closed: false }),
             common: Mutex::new(common),
             usable,
             started,
             hctx_waits,
             trouble: Mutex::new(None),
             passes: AtomicU64::new(0),
-            ends: PerHctx::new(),
+            queues: PerHctx::new(),
         }
     }
 
-    #[inline]
-    pub(super) fn inner(&self) -> Option<&Arc<dyn HostDriver>> {
-        self.inner.get()
+    /// Returns the path's driver, for anything but requests.
+    pub(super) fn inner(&self) -> Option<Arc<dyn HostDriver>> {
+        self.inner.lock().driver.clone()
+    }
+
+    /// Returns what the driver of a path of this disk must have.
+    pub(super) fn common(&self) -> Common {
+        self.common.lock().clone()
+    }
+
+    /// Returns the number of hardware queues and the depth with which the disk was started.
+    pub(super) fn started(&self) -> Option<(u16, u32)> {
+        *self.started.lock()
     }
 
     /// Takes over the size of the disk, also in its driver, if it has one.
@@ -175,9 +198,33 @@ impl PathDriver {
                 self.hctx_waits.get(hctx).watch(fd);
             }
         }
+        let inner = self.inner.lock();
+        if inner.is_closed {
+            return Err("was removed".into());
+        }
+        for i in 0..nr_hw_queues {
+            let queue = self.queues.get_or_init(i, PathQueue::default);
+            *queue.driver.write() = Some(Arc::clone(&driver));
+        }
         // Pairs with: PathDriver::is_usable
         self.usable.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Drops the driver of a path that was removed; none of its requests is in flight.
+    pub(super) fn close(&self) {
+        let driver = {
+            let mut inner = self.inner.lock();
+            inner.is_closed = true;
+            inner.driver.take()
+        };
+        // Pairs with: PathDriver::is_usable
+        self.usable.store(false, Ordering::Release);
+        for queue in self.queues.iter() {
+            *queue.driver.write() = None;
+        }
+        // The last reference, unless a check is in progress: its connections end here.
+        drop(driver);
     }
 
     /// Starts a path that could not be started or opened; `driver`: its driver, if it has none.
@@ -186,11 +233,15 @@ impl PathDriver {
     /// Why the path cannot be started.
     pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
         if let Some(driver) = driver {
-            // Held until `inner` is set, so that no change of the size misses this driver.
+            // Held until `inner` has the driver, so that no change of the size misses it.
             let common = self.common.lock();
             common.admit(driver.as_ref())?;
             driver.space().adopt(common.bytes());
-            let _ = self.inner.set(driver);
+            let mut inner = self.inner.lock();
+            if inner.is_closed {
+                return Err("was removed".into());
+            }
+            inner.driver.get_or_insert(driver);
         }
         let started = self.started.lock();
         if self.is_usable() { Ok(()) } else { self.bring_up(*started) }
@@ -198,22 +249,25 @@ impl PathDriver {
 
     /// Returns when its next request completes, if the path completes requests by time, or has completed ones.
     pub(super) fn next_due(&self, hctx: HctxId) -> Option<Instant> {
-        self.inner().filter(|_| self.is_usable())?.next_due(hctx)
+        let queue = self.queues.find(hctx).filter(|_| self.is_usable())?;
+        queue.driver.read().as_ref()?.next_due(hctx)
     }
 
     /// Whether a descriptor signals its completions.
     pub(super) fn has_fd(&self, hctx: HctxId) -> bool {
-        self.is_usable() && self.inner().is_some_and(|d| d.ring_fd(hctx).is_some())
+        let queue = self.queues.find(hctx).filter(|_| self.is_usable());
+        queue.is_some_and(|q| q.driver.read().as_ref().is_some_and(|d| d.ring_fd(hctx).is_some()))
     }
 
     /// Returns a number that changes when a request completes.
     pub(super) fn ends(&self) -> u64 {
-        self.ends.iter().fold(0, |sum, ends| sum.wrapping_add(ends.load(Ordering::Relaxed)))
+        self.queues.iter().fold(0, |sum, queue| sum.wrapping_add(queue.ends.load(Ordering::Relaxed)))
     }
 
     /// Reads the device's unsolicited reports; the path has no requests in flight.
     pub(super) fn attend(&self, hctx: HctxId) {
-        if let Some(driver) = self.inner().filter(|_| self.is_usable()) {
+        let Some(queue) = self.queues.find(hctx).filter(|_| self.is_usable()) else { return };
+        if let Some(driver) = &*queue.driver.read() {
             driver.wait(hctx, 1, Some(Duration::ZERO));
         }
     }
@@ -237,7 +291,7 @@ impl Driver for PathDriver {
         let mut started = self.started.lock();
         *started = Some((nr_hw_queues, queue_depth));
         for i in 0..nr_hw_queues {
-            self.ends.get_or_init(i, AtomicU64::default);
+            self.queues.get_or_init(i, PathQueue::default);
         }
         self.usable.store(false, Ordering::Relaxed);
         if let Err(why) = self.bring_up(*started) {
@@ -248,7 +302,7 @@ impl Driver for PathDriver {
 
     #[inline]
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        match self.inner() {
+        match &*self.queues.get(batch.hctx()).driver.read() {
             Some(driver) if self.is_usable() => driver.queue_rqs(batch, now),
             _ if batch.remaining() == 0 => QueueRqStatus::Queued,
             _ => QueueRqStatus::Error(BlkStatus::Transport),
@@ -256,18 +310,21 @@ impl Driver for PathDriver {
     }
 
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
-        self.inner().map_or(TimeoutAnswer::Done, |d| d.timeout(hctx, late, done, now))
+        match &*self.queues.get(hctx).driver.read() {
+            Some(driver) => driver.timeout(hctx, late, done, now),
+            None => TimeoutAnswer::Done,
+        }
     }
 
     #[inline]
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
-        if let Some(driver) = self.inner() {
+        let queue = self.queues.get(hctx);
+        if let Some(driver) = &*queue.driver.read() {
             let before = done.room();
             driver.poll(hctx, done, now);
             if done.room() != before {
                 // Two threads that poll at the same time may count only one completion, but the number changes.
-                let ends = self.ends.get(hctx);
-                ends.store(ends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+                queue.ends.store(queue.ends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::driver::multipath::options::{Failback, HardwareHandler, PathGroupingP
 use blk::multipath::{GroupState, PathId, Status};
 use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
 use blk::time::Duration;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Time limit for the other paths to report their priority when one path's has changed. A silent path keeps its priority,
@@ -81,9 +82,9 @@ impl Core {
         let used = self.by_status().into_iter().filter(|(p, s)| p.id != but.id && s.is_active);
         std::thread::scope(|s| {
             for (path, _) in used {
-                s.spawn(|| {
+                s.spawn(move || {
                     let answer = path.driver.inner()?.scsi().check_access(limit, self.signals.over());
-                    self.note_access(path, answer?.ok()?.access);
+                    self.note_access(&path, answer?.ok()?.access);
                     Some(())
                 });
             }
@@ -93,7 +94,8 @@ impl Core {
 
     /// Regroups by the present priorities; the path `coming` counts as active. With `leaves` the group in use may be left
     /// whatever `failback` says.
-    fn sort(&self, leaves: bool, coming: Option<PathId>) {
+    pub(super) fn sort(&self, leaves: bool, coming: Option<PathId>) {
+        let _listed = self.listing.lock();
         let wanted = self.groups_wanted(coming);
         let status = self.disk.status();
         let ids = |paths: &[blk::multipath::PathStatus]| paths.iter().map(|p| p.id).collect::<Vec<PathId>>();
@@ -115,17 +117,8 @@ impl Core {
     }
 
     fn groups_wanted(&self, coming: Option<PathId>) -> Vec<Vec<PathId>> {
-        let mut order: Vec<&Watched> = self.paths.iter().collect();
-        order.sort_by_key(|p| p.driver.number);
-        let used: Vec<PathId> = self.by_status().iter().filter(|(_, s)| s.is_active).map(|(p, _)| p.id).collect();
-        let members: Vec<Member> = order
-            .iter()
-            .map(|p| Member {
-                prio: p.prio.load(Ordering::Relaxed),
-                tpg: p.access.lock().as_ref().map(|a| a.group.group),
-                is_used: used.contains(&p.id) || coming == Some(p.id),
-            })
-            .collect();
+        let order = self.in_order();
+        let members = self.members(&order, coming);
         let groups = groups::grouped(self.options.path_grouping_policy, &members);
         let ids = |members: Vec<usize>| {
             let mut ids: Vec<PathId> = members.into_iter().map(|n| order[n].id).collect();
@@ -133,6 +126,24 @@ impl Core {
             ids
         };
         groups.into_iter().map(ids).collect()
+    }
+
+    /// Returns the paths in the order of the targets. Those that were added are the last.
+    pub(super) fn in_order(&self) -> Vec<Arc<Watched>> {
+        let mut order = self.paths.present();
+        order.sort_by_key(|p| p.driver.number);
+        order
+    }
+
+    /// Returns what decides the groups of these paths; the path `coming` counts as active.
+    pub(super) fn members(&self, paths: &[Arc<Watched>], coming: Option<PathId>) -> Vec<Member> {
+        let used: Vec<PathId> = self.by_status().iter().filter(|(_, s)| s.is_active).map(|(p, _)| p.id).collect();
+        let member = |p: &Arc<Watched>| Member {
+            prio: p.prio.load(Ordering::Relaxed),
+            tpg: p.access.lock().as_ref().map(|a| a.group.group),
+            is_used: used.contains(&p.id) || coming == Some(p.id),
+        };
+        paths.iter().map(member).collect()
     }
 
     /// Switches to the best group, after regrouping by the present priorities.

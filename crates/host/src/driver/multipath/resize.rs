@@ -22,8 +22,12 @@ impl Core {
         if bytes.is_some() {
             return Some(Err(sized_at_target("a multipath disk")));
         }
-        let ask = |(path, driver): (_, &Arc<dyn HostDriver>)| (path, driver.space().resize(None, shrink));
-        let told: Vec<(&PathDriver, Option<Result<u64>>)> = std::thread::scope(|s| {
+        let _one = self.commanding.lock();
+        let ask = |(path, driver): (Arc<PathDriver>, Arc<dyn HostDriver>)| {
+            let told = driver.space().resize(None, shrink);
+            (path, told)
+        };
+        let told: Vec<(Arc<PathDriver>, Option<Result<u64>>)> = std::thread::scope(|s| {
             let all: Vec<_> = self.inners().map(|one| s.spawn(move || ask(one))).collect();
             all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
@@ -33,16 +37,19 @@ impl Core {
 
     /// Gives the disk and all its paths this size.
     pub(super) fn adopt(&self, bytes: u64) {
+        // A path that is added gets the size of the others.
+        let _one = self.commanding.lock();
         // The paths first: a path must not get requests beyond its end.
-        self.paths.iter().for_each(|path| path.driver.adopt(bytes));
+        self.paths.present().iter().for_each(|path| path.driver.adopt(bytes));
         self.disk.set_capacity(Sector(bytes >> SECTOR_SHIFT));
     }
 }
 
 /// Returns the size that all these paths tell, except those that could not be asked.
-fn agreed(told: Vec<(&PathDriver, Result<u64>)>) -> Result<u64> {
+fn agreed(told: Vec<(Arc<PathDriver>, Result<u64>)>) -> Result<u64> {
     let (mut first, mut failed): (Option<(&str, u64)>, _) = (None, Vec::new());
-    for (path, size) in told {
+    let (paths, sizes): (Vec<_>, Vec<_>) = told.into_iter().unzip();
+    for (path, size) in paths.iter().zip(sizes) {
         let name = path.name.as_str();
         match (size, first) {
             (Ok(size), None) => first = Some((name, size)),

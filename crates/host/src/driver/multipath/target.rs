@@ -11,7 +11,7 @@ use super::options::{
 };
 use crate::driver::host_driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
-use crate::driver::multipath::disk::{Multipath, Opener, Path, Prober};
+use crate::driver::multipath::disk::{Multipath, Opener, Path, PathMaker, Prober};
 use crate::driver::multipath::options::{
     HardwareHandler, MultipathOptions, PathChecker, PathGroupingPolicy, Prioritizer, selector,
 };
@@ -19,7 +19,7 @@ use crate::driver::rbd::{Rbd, RbdTarget};
 use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning, add_new};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use crate::secrets::without_secrets;
+use crate::secrets::{Unmasked, without_secrets};
 use crate::target::{TargetSpec, has_kind};
 use blk::driver::Driver;
 use blk::id::{MAX_CPUS, SECTOR_SHIFT};
@@ -63,6 +63,23 @@ pub struct PathTarget {
     pub prio: u32,
     /// CPUs that use this path, with `path_selector=io-affinity`.
     pub cpus: Vec<u16>,
+    /// The target as it was typed.
+    pub text: Unmasked,
+}
+
+impl PathTarget {
+    /// Parses a path's target; its name is the target without secrets.
+    ///
+    /// # Errors
+    /// Usage, with the rule.
+    pub(super) fn new(text: &str) -> Result<PathTarget> {
+        let spec = TargetSpec::parse(text)?;
+        let name = match &spec {
+            TargetSpec::Iscsi(target) => target.to_string(),
+            _ => without_secrets(text),
+        };
+        Ok(PathTarget { spec, name, prio: 1, cpus: Vec::new(), text: Unmasked::new(text) })
+    }
 }
 
 /// A multipath disk as requested.
@@ -140,17 +157,13 @@ impl MultipathTarget {
         }
         let mut paths: Vec<PathTarget> = Vec::new();
         for text in targets {
-            let spec = TargetSpec::parse(text).map_err(|e| e.within("target 'multipath:'"))?;
-            let name = match &spec {
-                TargetSpec::Iscsi(target) => target.to_string(),
-                _ => without_secrets(text),
-            };
-            let (mut number, mut unique) = (1, name.clone());
+            let path = PathTarget::new(text).map_err(|e| e.within("target 'multipath:'"))?;
+            let (mut number, mut unique) = (1, path.name.clone());
             while paths.iter().any(|p| p.name == unique) {
                 number += 1;
-                unique = format!("{name}#{number}");
+                unique = format!("{}#{number}", path.name);
             }
-            paths.push(PathTarget { spec, name: unique, prio: 1, cpus: Vec::new() });
+            paths.push(PathTarget { name: unique, ..path });
         }
         let said = MultipathOptions::default();
         let (conf, detect_prio, given) = (None, None, Vec::new());
@@ -409,6 +422,30 @@ impl MultipathTarget {
         };
         Ok(self.paths.iter().map(path).collect())
     }
+
+    /// Returns what opens a path that is added to the disk, which was opened from this target.
+    fn maker(&self, needs: &Needs, regions: &Arc<Regions>) -> PathMaker {
+        let (opened, needs, regions) = (self.clone(), *needs, Arc::clone(regions));
+        Box::new(move |name: &str, target: &str, prio: u32| {
+            let refused = |text: String| Err(Error::usage(format!("path {name}: {text}")));
+            let new = PathTarget { name: name.to_owned(), prio, ..PathTarget::new(target)? };
+            if opened.paths.len() == 1 && matches!(new.spec, TargetSpec::Rbd(_)) {
+                return refused(
+                    "the disk was opened with one RBD path, which may have a cache or a lock that others must not have; add the path to \
+                     the configuration and open the disk anew"
+                        .into(),
+                );
+            }
+            // One path stands for all, because they are of one kind.
+            let paths = opened.paths.first().cloned().into_iter().chain([new]).collect();
+            let both = MultipathTarget { paths, ..opened.clone() };
+            if let Err(conflict) = both.check() {
+                return refused(conflict.text);
+            }
+            let made = both.warning_paths(&needs, &regions, &Arc::default())?.pop();
+            made.ok_or_else(|| Error::usage("a path was removed"))
+        })
+    }
 }
 
 impl DriverTarget for Box<MultipathTarget> {
@@ -429,7 +466,8 @@ impl DriverTarget for Box<MultipathTarget> {
         let (settled, notes) = self.settle()?;
         let warnings = Warnings::default();
         let paths = settled.warning_paths(needs, &regions, &warnings)?;
-        let (disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
+        let (mut disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
+        disk.maker = Some(settled.maker(needs, &regions));
         let of_paths = std::mem::take(&mut *warnings.lock());
         let mut warnings = Vec::new();
         add_new(&mut warnings, of_paths);

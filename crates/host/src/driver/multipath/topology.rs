@@ -13,16 +13,17 @@ use blk::driver::Driver;
 use blk::id::SECTOR_SHIFT;
 use blk::multipath::{Features, GroupState};
 use blk::scsi::alua::AccessState;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Multipath {
     pub(super) fn describe(&self) -> Topology {
         let (core, status) = (&self.core, self.status());
+        let present = core.paths.present();
         let queues = status.features.queue_if_no_path;
         let groups = status.groups.into_iter().map(|group| {
-            let watched = |id| core.paths.iter().find(|p: &&Watched| p.id == id);
             let path = |s: blk::multipath::PathStatus| {
-                let path = watched(s.id)?;
+                let path = present.iter().find(|p| p.id == s.id)?;
                 Some(TopologyPath {
                     name: s.name,
                     prio: path.prio.load(Ordering::Relaxed),
@@ -55,7 +56,7 @@ impl Multipath {
             failback: core.options.failback.to_string(),
             queueing: core.options.no_path_retry.to_string(),
             hardware_handler: core.options.hardware_handler.to_string(),
-            // Empty groups are reserved for paths whose priorities change.
+            // Empty groups are reserved for paths whose priorities change, and for paths that are added.
             groups: groups.filter(|g| !g.paths.is_empty()).collect(),
         }
     }
@@ -66,16 +67,17 @@ impl Multipath {
     pub(super) fn states(&self) -> PathStates {
         let status = self.status();
         let ids = |g: &blk::multipath::GroupStatus| g.paths.iter().map(|p| p.id.index()).collect();
-        let used = status.groups.iter().position(|g| g.state == GroupState::Active && !g.paths.is_empty());
-        let group = used.map(|at| (at + 1, ids(&status.groups[at])));
+        // Groups without paths are not shown, and have no number.
+        let mut shown = status.groups.iter().filter(|g| !g.paths.is_empty()).enumerate();
+        let group = shown.find(|(_, g)| g.state == GroupState::Active).map(|(at, g)| (at + 1, ids(g)));
         let all = || status.groups.iter().flat_map(|g| &g.paths);
-        let of = |path: &Watched| {
+        let of = |path: &Arc<Watched>| {
             let status = all().find(|p| p.id == path.id)?;
             let (name, fail_count) = (path.driver.name.clone(), status.fail_count);
             let (trouble, failure) = (path.driver.trouble(), trouble_of_driver(path));
             Some(PathState { name, is_active: status.is_active, fail_count, trouble, failure })
         };
-        let paths = self.core.paths.iter().filter_map(of).collect();
+        let paths = self.core.paths.present().iter().filter_map(of).collect();
         PathStates { paths, queues: status.features.queue_if_no_path, group }
     }
 }
@@ -83,9 +85,9 @@ impl Multipath {
 /// Returns why requests on this path have failed, as far as its driver knows: its lost connections while some are down,
 /// otherwise its last failed command.
 fn trouble_of_driver(path: &Watched) -> Option<String> {
-    let driver = path.driver.inner()?.path();
-    let is_down = driver.connections().is_some_and(|c| c.up < c.wanted);
-    let mut troubles = driver.troubles();
+    let driver = path.driver.inner()?;
+    let is_down = driver.path().connections().is_some_and(|c| c.up < c.wanted);
+    let mut troubles = driver.path().troubles();
     if is_down { (!troubles.is_empty()).then(|| troubles.swap_remove(0)) } else { troubles.pop() }
 }
 

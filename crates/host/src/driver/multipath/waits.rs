@@ -10,6 +10,7 @@ use crate::driver::multipath::disk::{Core, Watched};
 use blk::id::HctxId;
 use blk::multipath::PathStatus;
 use blk::time::{Duration, Instant};
+use std::sync::Arc;
 
 /// Longest sleep: the core may have requests that wait for a time.
 const LOOK: Duration = Duration::from_ms(100);
@@ -18,23 +19,36 @@ const SLEEPS_IN_VAIN: u32 = 4;
 const POLLS_IN_VAIN: u32 = 256;
 
 impl Core {
-    /// Returns the paths of a mask.
-    fn of_mask(&self, mask: u64) -> impl Iterator<Item = &Watched> {
-        self.paths.iter().filter(move |p| mask >> p.id.index() & 1 == 1)
+    /// Calls `look` for each path of a mask, also for those that are being removed. A path that is just being added may be missing, so
+    /// no sleep may depend on it for longer than `LOOK`.
+    fn of_mask(&self, mask: u64, mut look: impl FnMut(&Watched)) {
+        if mask != 0 {
+            self.paths.each(|p| {
+                if mask >> p.id.index() & 1 == 1 {
+                    look(p);
+                }
+            });
+        }
     }
 
-    /// Returns the paths with their status.
-    pub(super) fn by_status(&self) -> Vec<(&Watched, PathStatus)> {
+    /// Returns the paths with their status, without those that are being removed.
+    pub(super) fn by_status(&self) -> Vec<(Arc<Watched>, PathStatus)> {
         let status = self.disk.status();
-        let all = status.groups.into_iter().flat_map(|g| g.paths);
-        all.filter_map(|s| Some((self.paths.iter().find(|p| p.id == s.id)?, s))).collect()
+        let present = self.paths.present();
+        let of = |s: PathStatus| Some((Arc::clone(present.iter().find(|p| p.id == s.id)?), s));
+        status.groups.into_iter().flat_map(|g| g.paths).filter_map(of).collect()
     }
 
     pub(super) fn next_due(&self, hctx: HctxId) -> Option<Instant> {
         if self.disk.is_ready(hctx) {
             return Some(Instant::ZERO);
         }
-        self.of_mask(self.disk.busy_paths(hctx)).filter_map(|p| p.driver.next_due(hctx)).min()
+        let mut first: Option<Instant> = None;
+        self.of_mask(self.disk.busy_paths(hctx), |p| {
+            let due = p.driver.next_due(hctx);
+            first = first.into_iter().chain(due).min();
+        });
+        first
     }
 
     /// See [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
@@ -67,8 +81,11 @@ impl Core {
     /// Wakes sleepers if there is an event that no descriptor signals.
     #[cold]
     fn tell_of_timed(&self, hctx: HctxId) {
-        let timed = |p: &Watched| !p.driver.has_fd(hctx) && p.driver.next_due(hctx).is_some();
-        if self.disk.is_ready(hctx) || self.of_mask(self.disk.busy_paths(hctx)).any(timed) {
+        let mut is_timed = false;
+        self.of_mask(self.disk.busy_paths(hctx), |p| {
+            is_timed |= !p.driver.has_fd(hctx) && p.driver.next_due(hctx).is_some();
+        });
+        if self.disk.is_ready(hctx) || is_timed {
             self.hctx_waits.get(hctx).tell();
         }
     }
@@ -90,6 +107,6 @@ impl Core {
     /// Reads paths without requests in flight, because they are not polled.
     #[cold]
     fn attend_idle(&self, hctx: HctxId) {
-        self.of_mask(!self.disk.busy_paths(hctx)).for_each(|p| p.driver.attend(hctx));
+        self.of_mask(!self.disk.busy_paths(hctx), |p| p.driver.attend(hctx));
     }
 }

@@ -6,7 +6,8 @@
 //! never passed fails no path, because the fault may be the checker's own connection. The exception is a path that has completed none of
 //! its requests for `checker_timeout`. A path whose connections are up, but whose checker has never had a connection, is reinstated like a
 //! path without a checker. A slow check delays no other path's by more than a second. The threads end soon after the disk; a thread that
-//! has sent a command to activate a path ends when that command has completed or is late (10 s).
+//! has sent a command to activate a path ends when that command has completed or is late (10 s). The thread of a path that is removed
+//! closes it.
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::activate;
@@ -130,11 +131,21 @@ impl WatchSignals {
         self.changed.notify_all();
     }
 
-    /// Sleeps until a check of this path is due, the path fails, or a failback is due. Returns which; `None`: the disk ends.
-    fn sleep(&self, path: usize, next: Instant) -> Option<Woken> {
+    /// Ends the checks of paths that are being removed.
+    pub(super) fn tell_leaving(&self) {
+        // Locked once: a thread either sleeps already, or sees its path's mark before it does.
+        drop(self.signs.lock());
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until a check of this path is due, the path fails, or a failback is due. Returns which; `None`: the disk ends, or the path
+    /// is being removed.
+    fn sleep(&self, watched: &Watched, next: Instant) -> Option<Woken> {
+        let path = watched.id.index();
         let mut signs = self.signs.lock();
         loop {
-            if signs.is_over {
+            // First, because the path's number may be another path's.
+            if signs.is_over || watched.is_leaving() {
                 return None;
             }
             if signs.failed >> path & 1 == 1 {
@@ -175,46 +186,58 @@ enum Woken {
 /// The threads.
 pub(super) struct Watcher {
     core: Arc<Core>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Watcher {
     pub(super) fn start(core: &Arc<Core>) -> Result<Watcher> {
-        let mut watcher = Watcher { core: Arc::clone(core), threads: Vec::new() };
-        for i in 0..core.paths.len() {
-            let core = Arc::clone(core);
-            let thread = std::thread::Builder::new().name("multipath-check".into()).spawn(move || run(&core, i));
-            watcher.threads.push(thread.map_err(|e| Error::os(e, "cannot start a thread for a path's checks"))?);
-        }
+        let watcher = Watcher { core: Arc::clone(core), threads: Mutex::default() };
+        core.paths.present().into_iter().try_for_each(|path| watcher.watch(path))?;
         if core.options.hardware_handler == HardwareHandler::Alua {
             let core = Arc::clone(core);
             let thread = std::thread::Builder::new().name("multipath-init".into()).spawn(move || activate::run(&core));
-            watcher.threads.push(thread.map_err(|e| Error::os(e, "cannot start a thread for the hardware handler"))?);
+            let thread = thread.map_err(|e| Error::os(e, "cannot start a thread for the hardware handler"))?;
+            watcher.threads.lock().push(thread);
         }
         Ok(watcher)
+    }
+
+    /// Checks another path from now on, until it is removed.
+    pub(super) fn watch(&self, path: Arc<Watched>) -> Result<()> {
+        let core = Arc::clone(&self.core);
+        let thread = std::thread::Builder::new().name("multipath-check".into()).spawn(move || run(&core, &path));
+        let thread = thread.map_err(|e| Error::os(e, "cannot start a thread for a path's checks"))?;
+        let mut threads = self.threads.lock();
+        // Those of removed paths.
+        let (ended, running): (Vec<_>, Vec<_>) = threads.drain(..).partition(JoinHandle::is_finished);
+        ended.into_iter().for_each(join);
+        *threads = running;
+        threads.push(thread);
+        Ok(())
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() && !std::thread::panicking() {
+        panic!("a path's checker has panicked");
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.core.signals.end();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() && !std::thread::panicking() {
-                panic!("a path's checker has panicked");
-            }
-        }
+        self.threads.get_mut().drain(..).for_each(join);
     }
 }
 
-fn run(core: &Core, number: usize) {
-    let path = &core.paths[number];
+fn run(core: &Core, path: &Watched) {
     let shortest = core.options.polling_interval;
     let mut checker = Checker::new(path);
     let mut interval = shortest;
     // The first check is at once, because only a path that has passed a check counts.
     let mut next = clock::now();
     let mut last = next;
-    while let Some(woken) = core.signals.sleep(path.id.index(), next) {
+    while let Some(woken) = core.signals.sleep(path, next) {
         match woken {
             Woken::Failed => {
                 interval = shortest;
@@ -241,6 +264,9 @@ fn run(core: &Core, number: usize) {
             }
         }
     }
+    // Its own connection ends with the path's.
+    drop(checker);
+    core.close_when_idle(path);
 }
 
 /// Whether a path is still up.
@@ -263,7 +289,7 @@ impl Core {
         let is_stalled = checker.is_stalled(self.options.checker_timeout);
         let counts = checker.has_passed() || is_stalled || matches!(found, Found::Barred(_));
         let is_held = path.is_held.lock();
-        if *is_held {
+        if *is_held || path.is_leaving() {
             return Judged::Changes;
         }
         let (is_up, trouble) = match found {
