@@ -5,12 +5,13 @@
 use crate::common;
 use crate::tgtd;
 
-use common::Dir;
+use common::{Dir, KeepGoing};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use tgtd::Tgtd;
+use vuclient::{VerifyOptions, verify};
 
 fn image(dir: &Dir, name: &str, bytes: u64) {
     File::create(dir.path(name)).unwrap().set_len(bytes).unwrap();
@@ -326,4 +327,78 @@ fn nbd_paths_are_written_only_by_permission() {
         let reads = with("read.fio");
         assert!(!reads.err.contains("allow_stale_writes") && reads.err.contains("a.sock"), "{}", reads.err);
     }
+}
+
+/// Returns a configuration of a disk with these paths, for the load of [`under_load`].
+fn loaded(targets: &[&str], more: &str) -> String {
+    let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
+    let export = "[[export]]\ntype = \"vhost-user-blk\"\ndisk = \"d\"\nsocket = \"v.sock\"\nnum_queues = 2\n";
+    format!("[[disk]]\nname = \"d\"\nstack = \"multipath\"\ntargets = [{}]\n{more}{export}", targets.join(", "))
+}
+
+/// Runs a client that verifies what it reads, and that no request fails, while `meanwhile` runs.
+fn under_load(dir: &Dir, meanwhile: impl FnOnce()) {
+    let socket = dir.path("v.sock");
+    let go = KeepGoing::new();
+    let keep_going = Some(go.0.clone());
+    let options = VerifyOptions { queues: 2, size: 8 << 20, requests: 1000, keep_going, ..VerifyOptions::default() };
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| verify(socket.to_str().unwrap(), &options).unwrap());
+        let go = go;
+        meanwhile();
+        drop(go);
+        let report = load.join().unwrap();
+        assert!(report.writes > 100, "{report:?}");
+    });
+}
+
+/// Returns the names of the paths of the only multipath disk, in groups.
+fn path_groups(dir: &Dir) -> Vec<Vec<String>> {
+    let all = dir.mqblk(&["multipath", "-ll", "--json", "--control", "ctl.sock"]).exits(0).json();
+    let groups = all["maps"][0]["path_groups"].as_array().unwrap().iter();
+    let names = |group: &Value| {
+        let paths = group["paths"].as_array().unwrap().iter();
+        paths.map(|path| path["dev"].as_str().unwrap().to_owned()).collect()
+    };
+    groups.map(names).collect()
+}
+
+/// Once, a reload with another list of paths closed the disk and disconnected its clients.
+#[test]
+fn reload_moves_a_disk_to_another_target_under_load() {
+    let dir = Dir::new("serve-path-reload");
+    ["a.img", "b.img"].iter().for_each(|name| image(&dir, name, 8 << 20));
+    let tgtds = [(); 2].map(|()| Tgtd::start(&dir, "iqn.2026-11.test:moves", &["a.img", "b.img"]));
+    let [one, two] = [&tgtds[0], &tgtds[1]].map(|tgtd| tgtd.url(1));
+    let keys = "no_path_retry = 12\n";
+    dir.file("serve.toml", &loaded(&[&one], keys));
+    let mut daemon = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    let reload = |targets: &[&str], says: &[&str]| {
+        dir.file("serve.toml", &loaded(targets, keys));
+        dir.mqblk(&["ctl", "reload", "--control", "ctl.sock"]).exits(0).prints(says);
+    };
+    let (added, removed) = (format!("added path '{two}' in group 2"), format!("removed path '{one}'"));
+    under_load(&dir, || {
+        reload(&[&one, &two], &[&format!("disk 'd': {added}")]);
+        assert_eq!(path_groups(&dir), [[one.clone()], [two.clone()]]);
+        reload(&[&one, &two], &["nothing has changed"]);
+        reload(&[&two], &[&format!("disk 'd': {removed}")]);
+        assert_eq!(path_groups(&dir), [[two.clone()]]);
+        // The other LUN is not this disk, so the disk keeps the paths that it has.
+        let other = tgtds[0].url(2);
+        reload(&[&two, &other], &["failed: disk 'd': path ", "it leads to another disk"]);
+        assert_eq!(path_groups(&dir), [[two.clone()]]);
+    });
+    let seen = |daemon: &mut common::Started, sign: &str| {
+        if !daemon.seen().contains(sign) {
+            daemon.until(sign);
+        }
+    };
+    ["path added", "path removed", "remaining active paths: 1"].iter().for_each(|sign| seen(&mut daemon, sign));
+    let list = dir.mqblk(&["ctl", "list", "--json", "--control", "ctl.sock"]).exits(0).json();
+    let target = list["disks"][0]["target"].as_str().unwrap();
+    assert!(target.contains(&two) && !target.contains(&one), "{target}");
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+    assert!(fs::read(dir.path("b.img")).unwrap().iter().all(|byte| *byte == 0), "another disk was written");
 }

@@ -40,6 +40,8 @@ pub(super) struct OpenDisk {
     pub(super) images: Vec<Arc<ServedPath>>,
     /// Declared, and so dropped, after `served`.
     closing: Closing,
+    /// Locks of images that became paths later; dropped when the disk is closed.
+    pub(super) locks: Vec<ImageLock>,
 }
 
 /// Waits on drop until a disk is gone, for [`END_TIME`] at most.
@@ -112,7 +114,7 @@ impl OpenDisk {
         };
         served.set_hold_on_enospc(plan.on_enospc == OnEnospc::Stop);
         let closing = Closing(Mutex::new(Some(served.keep(locks))));
-        Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing }, warnings))
+        Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing, locks: Vec::new() }, warnings))
     }
 
     /// Closes the disk, and waits until no reader (a scrape, a report) keeps it open. After that, other programs may open its images.

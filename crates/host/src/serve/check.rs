@@ -195,6 +195,11 @@ impl CheckedPlan {
         self.plan.disks[disk].settings = settings;
     }
 
+    /// Replaces the targets of a disk by those with the paths that it actually has.
+    pub(super) fn keep_targets(&mut self, disk: usize, targets: Vec<TargetPlan>) {
+        self.plan.disks[disk].targets = targets;
+    }
+
     /// Replaces the IOThreads of an export by those that actually serve it.
     pub(super) fn keep_mapping(&mut self, export: usize, iothreads: Vec<usize>) {
         self.exports[export].iothreads = iothreads;

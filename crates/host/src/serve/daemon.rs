@@ -16,6 +16,7 @@ use super::path_watch::PathWatch;
 use super::plan::{NbdListen, serves_connections};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
+use super::repath::Repathed;
 use super::running::{Clients, ExportPlace, RunningExport, socket_gone};
 use super::view::View;
 use super::watch::DiskWatch;
@@ -384,6 +385,7 @@ impl Daemon {
             return changes;
         }
         self.reset_disks(&mut new, steps, &mut changes);
+        self.repath_disks(&mut new, steps, mode.by_force, &mut changes);
         self.begin_exports(&new, steps, &mut lost, &mut changes);
         self.remap_exports(&mut new, steps, &mut changes);
         new.remove(&lost.disks, &lost.exports);
@@ -555,6 +557,22 @@ impl Daemon {
                     changes.fail_of(About::Disk(&name), e);
                 }
             }
+        }
+    }
+
+    /// Adds and removes paths of multipath disks.
+    fn repath_disks(&mut self, new: &mut CheckedPlan, steps: &Reload, by_force: bool, changes: &mut Changes) {
+        for index in &steps.repath_disks {
+            let wanted = new.disks()[*index].clone();
+            let name = wanted.name.as_str();
+            let was =
+                self.plan.disks().iter().find(|d| d.name == name).expect("a disk whose paths change is in the plan");
+            let disk = self.disks.get_mut(name).expect("a disk whose paths change is open");
+            let Repathed { targets, done, failed } = disk.repath(was, &wanted, by_force);
+            disk.images.iter().for_each(|image| self.paths.add(image));
+            new.keep_targets(*index, targets);
+            done.into_iter().for_each(|line| changes.note(About::Disk(name), line));
+            failed.into_iter().for_each(|e| changes.fail_of(About::Disk(name), e));
         }
     }
 

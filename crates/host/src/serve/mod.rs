@@ -25,6 +25,7 @@ pub mod export_spec;
 pub mod plan;
 pub mod preflight;
 pub mod reload;
+mod repath;
 pub mod daemon;
 mod balance;
 mod adaptive;

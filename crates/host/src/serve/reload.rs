@@ -2,12 +2,15 @@
 //! The steps of a reload: the smallest change from the running plan to the new one.
 //!
 //! Guarantees: an item that is the same in both plans (by name and by value) is not touched, and keeps its IOThreads. Settings of a disk,
-//! the mapping of an export, and CPUs and polling of an IOThread are changed while I/O continues; other changes remove the item and make
-//! it anew. In the order of the fields every step is possible: no export refers to a disk or IOThread that does not exist. Does not do:
-//! carry it out ([`super::daemon`] does), or check the machine (see [`super::preflight::preflight_added`]).
+//! paths of a multipath disk that keeps one of them, the mapping of an export, and CPUs and polling of an IOThread are changed while I/O
+//! continues. Other changes remove the item and make it anew. In the order of the fields every step is possible: no export refers to a
+//! disk or IOThread that does not exist. Does not do: carry it out ([`super::daemon`] does), or check the machine (see
+//! [`super::preflight::preflight_added`]).
 
 use super::check::CheckedPlan;
-use super::plan::{DiskPlan, ExportPlan, IoThreadPlan};
+use super::plan::{DiskPlan, ExportPlan, IoThreadPlan, TargetPlan};
+use crate::driver::multipath::PathDifference;
+use crate::target::TargetSpec;
 use std::collections::{HashMap, HashSet};
 
 /// The steps of a reload, in their order. Names refer to the running plan, indices to the new one.
@@ -23,8 +26,10 @@ pub struct Reload {
     pub close_disks: Vec<String>,
     /// Disks to open.
     pub open_disks: Vec<usize>,
-    /// Disks of which only settings change.
+    /// Open disks whose settings change.
     pub reset_disks: Vec<usize>,
+    /// Open disks that get or lose paths, or whose paths are listed in another order.
+    pub repath_disks: Vec<usize>,
     /// Exports to begin.
     pub begin_exports: Vec<usize>,
     /// Exports of which only the IOThreads change.
@@ -79,12 +84,13 @@ fn disks<'a>(old: &'a CheckedPlan, new: &CheckedPlan, steps: &mut Reload) -> Has
     let mut closed = HashSet::new();
     for disk in old.disks() {
         match wanted.get(disk.name.as_str()) {
-            // `format` matters only when an image is opened.
-            Some((_, same)) if (DiskPlan { is_raw: disk.is_raw, ..(*same).clone() }) == *disk => {}
-            Some((index, other))
-                if (DiskPlan { settings: disk.settings.clone(), is_raw: disk.is_raw, ..(*other).clone() }) == *disk =>
-            {
-                steps.reset_disks.push(*index);
+            Some((index, other)) if stays_open(disk, other) => {
+                if disk.settings != other.settings {
+                    steps.reset_disks.push(*index);
+                }
+                if disk.targets.iter().zip(&other.targets).any(|(old, new)| has_other_paths(old, new) == Some(true)) {
+                    steps.repath_disks.push(*index);
+                }
             }
             _ => {
                 steps.close_disks.push(disk.name.clone());
@@ -96,6 +102,27 @@ fn disks<'a>(old: &'a CheckedPlan, new: &CheckedPlan, steps: &mut Reload) -> Has
     let missing = new.disks().iter().enumerate().filter(|(_, d)| !open.contains(d.name.as_str()));
     steps.open_disks = missing.map(|(index, _)| index).collect();
     closed
+}
+
+/// Whether a disk can become that of another plan while it is open.
+fn stays_open(old: &DiskPlan, new: &DiskPlan) -> bool {
+    let (settings, targets) = (old.settings.clone(), old.targets.clone());
+    // `format` matters only when an image is opened.
+    let but = DiskPlan { settings, targets, is_raw: old.is_raw, ..new.clone() };
+    let mut both = old.targets.iter().zip(&new.targets);
+    but == *old && old.targets.len() == new.targets.len() && both.all(|(old, new)| has_other_paths(old, new).is_some())
+}
+
+/// Whether a target gets or loses paths, or only its list has another order; `None`: it becomes another target.
+fn has_other_paths(old: &TargetPlan, new: &TargetPlan) -> Option<bool> {
+    match (&old.spec, &new.spec) {
+        _ if old == new => Some(false),
+        (TargetSpec::Multipath(old), TargetSpec::Multipath(new)) => {
+            let difference = old.path_difference(new)?;
+            Some(difference != PathDifference::default() || old.paths != new.paths)
+        }
+        _ => None,
+    }
 }
 
 fn exports(old: &CheckedPlan, new: &CheckedPlan, closed: &HashSet<&str>, steps: &mut Reload) {
@@ -132,7 +159,6 @@ mod tests {
     use crate::serve::geometry::Geometry;
     use crate::serve::mapping::Mapping;
     use crate::serve::plan::{ExportKind, PollPlan, QUEUE_SIZE, ServePlan, VhostUserPlan};
-    use crate::target::TargetSpec;
 
     fn plan(threads: &[&str], disks: &[(&str, &str)], exports: &[(&str, &str, u16)]) -> ServePlan {
         let disk = |(name, target): &(&str, &str)| DiskPlan::new(*name, TargetSpec::parse(target).unwrap(), *target);
@@ -197,6 +223,25 @@ mod tests {
         let expected =
             Reload { retune_iothreads: vec![1], reset_disks: vec![0], remap_exports: vec![0], ..Reload::default() };
         assert_eq!(reload(&checked(two()), &mut checked(new)), expected);
+    }
+
+    /// Once, a disk was opened anew, and its clients were disconnected, when a path was added.
+    #[test]
+    fn disk_that_keeps_a_path_stays_open() {
+        let disk = |target: &str| plan(&["x"], &[("a", target)], &[("ea", "a", 1)]);
+        let steps = |old: &str, new: ServePlan| reload(&checked(disk(old)), &mut checked(new));
+        let repath = Reload { repath_disks: vec![0], ..Reload::default() };
+        assert_eq!(steps("multipath:/a+/b", disk("multipath:/a+/b+/c")), repath);
+        assert_eq!(steps("multipath:/a+/b", disk("multipath:/b")), repath);
+        assert_eq!(steps("multipath:/a+/b", disk("multipath:/b+/a")), repath, "the plan keeps the order");
+        let mut new = disk("multipath:prio=1+1+5:/a+/b+/c");
+        new.disks[0].settings.push(("nomerges".into(), "2".into()));
+        assert_eq!(steps("multipath:/a+/b", new), Reload { reset_disks: vec![0], ..repath });
+        // Written in another way.
+        assert!(steps("multipath:/a+/b", disk("multipath:prio=1+1:/a+/b")).is_empty());
+        for other in ["multipath:/c+/d", "multipath:failback=immediate:/a+/b", "/a"] {
+            assert_eq!(steps("multipath:/a+/b", disk(other)).close_disks, ["a"], "{other}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod apart;
 mod changes;
 mod check;
 mod disk;
+mod edit;
 mod groups;
 mod manual;
 mod options;
@@ -34,6 +35,7 @@ mod watch;
 mod waits;
 
 pub use disk::{Multipath, Opener, Path, PathHealth, Prober};
+pub use edit::PathDifference;
 pub use options::{
     Failback, HardwareHandler, MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, MAX_RETRIES, MAX_SECONDS,
     MultipathOptions, MustBe, NoPathRetry, PathChecker, PathGroupingPolicy, Prioritizer, selector,

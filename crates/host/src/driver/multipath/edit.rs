@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A target with other paths: what a path that is added or removed makes of it, and how the paths of two targets differ.
+//!
+//! Guarantees: an edited target is the one that its options and paths would be parsed into, so a configuration that names the same paths in
+//! the same order does not differ from it. Names of paths that stay are kept. Does not do: open anything (`add_remove` does).
+
+use super::options::{MAX_PRIO, Prioritizer};
+use super::target::{MultipathTarget, PathTarget};
+use crate::error::{Error, Result};
+use crate::secrets::Masked;
+use blk::multipath::{MAX_PATHS, Selector};
+
+/// How the paths of a target differ from those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathDifference {
+    /// Paths that only the other target has.
+    pub added: Vec<PathTarget>,
+    /// Names of the paths that the other target does not have.
+    pub removed: Vec<String>,
+}
+
+fn refused<T>(text: String) -> Result<T> {
+    Err(Error::usage(text))
+}
+
+impl MultipathTarget {
+    /// Returns this target with a further path, as the last. `prio`: its priority, 1 unless given.
+    ///
+    /// # Errors
+    /// Usage, with the rule: the disk cannot have such a path.
+    pub fn with_path(&self, text: &str, prio: Option<u32>) -> Result<MultipathTarget> {
+        let new = PathTarget::new(text)?;
+        let name = &new.name;
+        if self.paths.iter().any(|p| p.name == *name) {
+            return refused(format!("path {name}: is a path of this disk already"));
+        }
+        if self.paths.len() >= MAX_PATHS {
+            return refused(format!("path {name}: the disk has {MAX_PATHS} paths already, which is the maximum"));
+        }
+        if self.options.path_selector == Selector::IoAffinity {
+            return refused(format!(
+                "path {name}: path_selector=io-affinity takes the CPUs of its paths only when the disk is opened; change the configuration"
+            ));
+        }
+        if let Some(prio) = prio
+            && (self.options.prio == Prioritizer::Alua || prio > MAX_PRIO)
+        {
+            return refused(format!("prio={prio}: must be 0..={MAX_PRIO}, and is not given with prio=alua"));
+        }
+        let mut made = self.clone();
+        made.paths.push(PathTarget { prio: prio.unwrap_or(1), ..new });
+        made.check().map_err(|conflict| Error::usage(conflict.text))?;
+        made.note_prios();
+        Ok(made)
+    }
+
+    /// Returns this target without a path, which is named, or numbered from 1.
+    ///
+    /// # Errors
+    /// Usage: there is no such path, or it is the only one.
+    pub fn without_path(&self, path: &str) -> Result<MultipathTarget> {
+        let n = self.paths.len();
+        let by_number = || path.parse::<usize>().ok().and_then(|n| n.checked_sub(1)).filter(|at| *at < n);
+        let Some(at) = self.paths.iter().position(|p| p.name == path).or_else(by_number) else {
+            return refused(format!("path '{path}': must be a path's name, or its number among the targets, 1..={n}"));
+        };
+        if n < 2 {
+            let name = &self.paths[at].name;
+            return refused(format!(
+                "path '{name}' is the only one of its disk; add another path first, or remove the disk"
+            ));
+        }
+        let mut made = self.clone();
+        made.paths.remove(at);
+        made.note_prios();
+        Ok(made)
+    }
+
+    /// Returns this target with exactly these paths, in this order.
+    pub(crate) fn with_paths(&self, paths: Vec<PathTarget>) -> MultipathTarget {
+        let mut made = MultipathTarget { paths, ..self.clone() };
+        made.note_prios();
+        made
+    }
+
+    /// Writes the paths' priorities into the option `prio`, if they are given there.
+    fn note_prios(&mut self) {
+        let are_default = self.paths.iter().all(|p| p.prio == 1);
+        let list: Vec<String> = self.paths.iter().map(|p| p.prio.to_string()).collect();
+        match self.given.iter_mut().find(|(name, _)| *name == "prio") {
+            Some((_, value)) if !are_default || value.parse::<Prioritizer>().is_err() => *value = list.join("+"),
+            Some(_) => {}
+            None if !are_default => self.given.push(("prio", list.join("+"))),
+            None => {}
+        }
+    }
+
+    /// Returns the target as it is written, without secrets.
+    pub fn masked(&self) -> Masked {
+        let options: Vec<String> = self.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let paths: Vec<&str> = self.paths.iter().map(|p| p.text.reveal()).collect();
+        Masked::new(&format!("multipath:{}:{}", options.join(","), paths.join("+")))
+    }
+
+    /// Returns how the paths of `new` differ from those of this target, in whatever order. `None`: the targets differ in other respects,
+    /// or have no path in common.
+    pub fn path_difference(&self, new: &MultipathTarget) -> Option<PathDifference> {
+        // The lists of values for each path were compared with the paths.
+        let others = |target: &MultipathTarget| -> Vec<(&'static str, String)> {
+            let is_other = |(name, value): &&(&'static str, String)| {
+                *name != "prio" || value.parse::<Prioritizer>().is_ok_and(|prio| prio != Prioritizer::Const)
+            };
+            target.given.iter().filter(is_other).cloned().collect()
+        };
+        let is_same = self.options == new.options
+            && self.conf == new.conf
+            && self.detect_prio == new.detect_prio
+            && self.allow_stale_writes == new.allow_stale_writes
+            && others(self) == others(new);
+        if !is_same || self.options.path_selector == Selector::IoAffinity {
+            return None;
+        }
+        let missing = |from: &MultipathTarget, path: &PathTarget| !from.paths.contains(path);
+        let difference = PathDifference {
+            added: new.paths.iter().filter(|path| missing(self, path)).cloned().collect(),
+            removed: self.paths.iter().filter(|path| missing(new, path)).map(|path| path.name.clone()).collect(),
+        };
+        let has_kept = difference.removed.len() < self.paths.len();
+        // A path that only changes would be added while it is still there.
+        let is_changed = |p: &PathTarget| self.paths.iter().any(|old| old.name == p.name);
+        (has_kept && !difference.added.iter().any(is_changed)).then_some(difference)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::multipath::parse;
+
+    fn names(target: &MultipathTarget) -> Vec<(&str, u32)> {
+        target.paths.iter().map(|p| (p.name.as_str(), p.prio)).collect()
+    }
+
+    #[test]
+    fn edited_target_is_the_one_that_would_be_parsed() {
+        let two = parse("no_path_retry=queue,prio=50+10:/a+/b").unwrap();
+        let three = two.with_path("/c", Some(20)).unwrap();
+        assert_eq!(names(&three), [("/a", 50), ("/b", 10), ("/c", 20)]);
+        assert_eq!(three, parse("no_path_retry=queue,prio=50+10+20:/a+/b+/c").unwrap());
+        assert_eq!(three.masked().as_str(), "multipath:no_path_retry=queue,prio=50+10+20:/a+/b+/c");
+        for path in ["/b", "2"] {
+            assert_eq!(three.without_path(path).unwrap(), parse("no_path_retry=queue,prio=50+20:/a+/c").unwrap());
+        }
+        let plain = parse("/a").unwrap();
+        assert_eq!(plain.with_path("/b", None).unwrap(), parse("/a+/b").unwrap());
+        assert_eq!(plain.with_path("/b", Some(7)).unwrap(), parse("prio=1+7:/a+/b").unwrap());
+        let secret = parse("nbd://a/e").unwrap().with_path("iscsi://u%pw@a/iqn.2026-11.x:y/1", None).unwrap_err();
+        assert!(secret.to_string().contains("is of another kind"), "{secret}");
+        let secret = parse("iscsi://b/iqn.2026-11.x:y/1").unwrap();
+        let secret = secret.with_path("iscsi://u%pw@a/iqn.2026-11.x:y/1", None).unwrap();
+        assert!(!format!("{:?} {}", secret.paths[1].text, secret.masked()).contains("pw"));
+    }
+
+    #[test]
+    fn paths_that_cannot_be_are_refused() {
+        let two = parse("/a+/b").unwrap();
+        let said = |made: Result<MultipathTarget>| made.unwrap_err().to_string();
+        assert!(said(two.with_path("/a", None)).contains("path /a: is a path of this disk already"));
+        assert!(said(two.with_path("/c", Some(MAX_PRIO + 1))).contains("must be 0..="));
+        assert!(said(two.without_path("/c")).contains("1..=2"));
+        assert!(said(two.without_path("0")).contains("1..=2"));
+        assert!(said(parse("/a").unwrap().without_path("1")).contains("is the only one"));
+        let alua = parse("prio=alua:iscsi://a/iqn.2026-11.x:y/1").unwrap();
+        assert!(said(alua.with_path("iscsi://b/iqn.2026-11.x:y/1", Some(5))).contains("prio=alua"));
+    }
+
+    #[test]
+    fn difference_is_of_paths_only() {
+        let of = |old: &str, new: &str| {
+            let difference = parse(old).unwrap().path_difference(&parse(new).unwrap())?;
+            let added = difference.added.into_iter().map(|p| p.name).collect::<Vec<_>>().join(" ");
+            Some((added, difference.removed.join(" ")))
+        };
+        let some = |added: &str, removed: &str| Some((added.to_owned(), removed.to_owned()));
+        assert_eq!(of("/a+/b", "/a+/b"), some("", ""));
+        assert_eq!(of("prio=2+1:/a+/b", "prio=2+1+3:/a+/b+/c"), some("/c", ""));
+        assert_eq!(of("/a+/b+/c", "/b+/d+/e"), some("/d /e", "/a /c"));
+        assert_eq!(of("prio=const:/a+/b", "/a"), some("", "/b"));
+        assert_eq!(of("/a+/b", "/c+/b+/a"), some("/c", ""));
+        for (old, new) in [
+            ("/a+/b", "/c+/d"),
+            ("prio=2+1:/a+/b", "prio=2+3:/a+/b"),
+            ("failback=immediate:/a+/b", "/a+/b+/c"),
+            ("conf=/x:/a+/b", "/a+/b+/c"),
+            ("prio=alua:iscsi://a/iqn.2026-11.x:y/1", "iscsi://a/iqn.2026-11.x:y/1"),
+        ] {
+            assert_eq!(of(old, new), None, "{old} {new}");
+        }
+    }
+}
