@@ -402,3 +402,48 @@ fn reload_moves_a_disk_to_another_target_under_load() {
     daemon.ends().exits(0);
     assert!(fs::read(dir.path("b.img")).unwrap().iter().all(|byte| *byte == 0), "another disk was written");
 }
+
+/// The names are links to one file, so they are paths to one disk.
+#[test]
+fn paths_are_added_and_removed_by_hand_under_load() {
+    let dir = Dir::new("serve-path-by-hand");
+    ["a.img", "b.img"].iter().for_each(|name| image(&dir, name, 8 << 20));
+    let [c, e] = ["c.img", "e.img"].map(|name| {
+        fs::hard_link(dir.path("a.img"), dir.path(name)).unwrap();
+        fs::canonicalize(dir.path(name)).unwrap().to_str().unwrap().to_owned()
+    });
+    let a = "./a.img".to_owned();
+    dir.file("serve.toml", &loaded(&[&a], "path_grouping_policy = \"group_by_prio\"\nprio = [50]\n"));
+    let daemon = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat());
+    under_load(&dir, || {
+        let added = |path: &str, group: u32| format!("disk 'd': added path '{path}' in group {group}\n");
+        ctl(&["add-path", "d", "c.img", "--prio", "10"]).exits(0).prints(&[&added(&c, 2)]);
+        // A reload gives the disk the paths of the configuration.
+        ctl(&["reload"]).exits(0).prints(&[&format!("disk 'd': removed path '{c}'")]);
+        assert_eq!(path_groups(&dir), [[a.clone()]]);
+        ctl(&["add-path", "d", "c.img", "--prio", "10"]).exits(0).prints(&[&added(&c, 2)]);
+        ctl(&["add-path", "d", "e.img", "--prio", "20"]).exits(0).prints(&[&added(&e, 2)]);
+        assert_eq!(path_groups(&dir), [[a.clone()], [e.clone()], [c.clone()]]);
+        ctl(&["remove-path", "d", "1"]).exits(0).prints(&["disk 'd': removed path './a.img'"]);
+        assert_eq!(path_groups(&dir), [[e.clone()], [c.clone()]]);
+        // The paths are numbered as they were added.
+        ctl(&["fail-path", "d", "1"]).exits(0).prints(&[&format!("failed path '{c}'")]);
+        let last = format!("disk 'd': path '{e}' is the last that requests can use");
+        ctl(&["remove-path", "d", "2"]).exits(2).says(&[&last, "--force"]);
+        ctl(&["reinstate-path", "d", "1"]).exits(0);
+        ctl(&["add-path", "d", "b.img"]).exits(2).says(&["disk 'd': path ", "b.img: ", "it leads to another disk"]);
+        ctl(&["add-path", "d", "e.img"]).exits(2).says(&["is a path of this disk already"]);
+        ctl(&["add-path", "d", "none.img"]).exits(2).says(&["none.img"]);
+        ctl(&["add-path", "d", "null"]).exits(2).says(&["disk 'd': path null is of another kind"]);
+        ctl(&["remove-path", "d", "3"]).exits(2).says(&["disk 'd': path '3': must be a path's name, or its number"]);
+        assert_eq!(path_groups(&dir), [[e.clone()], [c.clone()]]);
+        let list = ctl(&["list", "--json"]).exits(0).json();
+        let target = format!("multipath:path_grouping_policy=group_by_prio,prio=10+20:{c}+{e}");
+        assert_eq!(list["disks"][0]["target"], target);
+    });
+    ctl(&["remove-path", "d", &e]).exits(0).prints(&[&format!("removed path '{e}'")]);
+    ctl(&["remove-path", "d", "1", "--force"]).exits(2).says(&["is the only one of its disk; add another path first"]);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}

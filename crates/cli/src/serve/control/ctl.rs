@@ -113,6 +113,28 @@ pub enum CtlCommand {
         /// Number of the group as in mqblk multipath -ll, counted from 1
         group: usize,
     },
+    /// Add a path to a multipath disk under I/O, after a check that it leads to the same disk
+    AddPath {
+        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        #[arg(add = completion::disks())]
+        disk: String,
+        /// Target of the path, of the same kind as the others
+        target: PathBuf,
+        /// Its priority, the higher the better, which selects its group with group_by_prio [default: 1; with prio=alua the target's]
+        #[arg(long)]
+        prio: Option<u32>,
+    },
+    /// Remove a path of a multipath disk under I/O
+    RemovePath {
+        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        #[arg(add = completion::disks())]
+        disk: String,
+        /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
+        path: String,
+        /// Also the last path that requests can use: they fail then
+        #[arg(long)]
+        force: bool,
+    },
     /// Make requests of a disk's clients fail, wait or be torn, to test the programs that use the disk
     Inject(InjectArgs),
     /// Move a virtqueue to another IOThread, under I/O
@@ -189,6 +211,12 @@ fn question(what: &CtlCommand) -> Result<Question, Failure> {
         CtlCommand::FailPath { disk, path } => Question::FailPath { disk: disk.clone(), path: path.clone() },
         CtlCommand::ReinstatePath { disk, path } => Question::ReinstatePath { disk: disk.clone(), path: path.clone() },
         CtlCommand::SwitchGroup { disk, group } => Question::SwitchGroup { disk: disk.clone(), group: *group },
+        CtlCommand::AddPath { disk, target, prio } => {
+            Question::AddPath { disk: disk.clone(), target: target_text(target)?, prio: *prio }
+        }
+        CtlCommand::RemovePath { disk, path, force } => {
+            Question::RemovePath { disk: disk.clone(), path: path.clone(), force: *force }
+        }
         CtlCommand::Inject(args) => inject::question(args),
         CtlCommand::Move { export, virtqueue, iothread } => {
             Question::Move { export: export.clone(), virtqueue: *virtqueue, iothread: iothread.clone() }
@@ -199,17 +227,22 @@ fn question(what: &CtlCommand) -> Result<Question, Failure> {
     })
 }
 
-/// Makes the question that adds a disk or a configuration. A local disk is named by its absolute path, because the
-/// daemon may run in another directory.
+/// Makes the question that adds a disk or a configuration.
 fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
     let failed = |e: io::Error| Failure::new(format!("'{}': {e}", what.display()));
     if what.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
         let config = Some(fs::read_to_string(what).map_err(failed)?);
         return Ok(Question::Add { disk: None, config, read_only });
     }
+    Ok(Question::Add { disk: Some(target_text(what)?), config: None, read_only })
+}
+
+/// Returns the text of a target. A local disk is named by its absolute path, because the daemon may run in another directory.
+fn target_text(what: &Path) -> Result<String, Failure> {
+    let failed = |e: io::Error| Failure::new(format!("'{}': {e}", what.display()));
     let path = if what.exists() { fs::canonicalize(what).map_err(failed)? } else { what.to_owned() };
-    let disk = path.to_str().ok_or_else(|| Failure::new(format!("'{}': is not UTF-8", path.display())))?;
-    Ok(Question::Add { disk: Some(disk.to_owned()), config: None, read_only })
+    let text = path.to_str().ok_or_else(|| Failure::new(format!("'{}': is not UTF-8", path.display())))?;
+    Ok(text.to_owned())
 }
 
 /// Returns the target of a disk, or how the disk uses several targets.

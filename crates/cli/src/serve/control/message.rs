@@ -35,6 +35,26 @@ pub enum Question {
         /// Number of the group, counted from 1.
         group: usize,
     },
+    /// Adds a path to a multipath disk.
+    AddPath {
+        /// Name of the disk, as in `multipath`.
+        disk: String,
+        /// Target of the path, of the same kind as the others.
+        target: String,
+        /// Its priority, the higher the better; without it 1, or what the target reports (`prio=alua`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prio: Option<u32>,
+    },
+    /// Removes a path of a multipath disk.
+    RemovePath {
+        /// Name of the disk, as in `multipath`.
+        disk: String,
+        /// Name of the path, or its number among the targets, counted from 1.
+        path: String,
+        /// Whether to remove it even if requests can use no other path and would fail.
+        #[serde(default)]
+        force: bool,
+    },
     /// Adds a single disk, or everything in the text of a configuration.
     Add {
         /// A target, served over NBD and vhost-user-blk as `mqblk serve DISK` does.

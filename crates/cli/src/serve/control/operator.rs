@@ -16,17 +16,20 @@ use crate::serve::request::{Request, disk, flags_over_added};
 use crate::serve::show::count;
 use crate::status::Failure;
 use host::driver::PathCommand;
+use host::driver::multipath::MultipathTarget;
+use host::error::Error;
 use host::handed;
 use host::privileges::Account;
 use host::secrets::without_secrets;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
 use host::serve::mapping::{Mapping, MappingEntry};
-use host::serve::plan::ServePlan;
+use host::serve::plan::{ServePlan, TargetPlan};
 use host::serve::view::View;
 use host::serve::{Balance, ServedDisk};
 use host::served_path::ServedPath;
 use host::service::Manager;
+use host::target::TargetSpec;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -271,6 +274,12 @@ impl Operator {
             Question::FailPath { disk, path } => on_paths(daemon, &disk, &PathCommand::FailPath(path)),
             Question::ReinstatePath { disk, path } => on_paths(daemon, &disk, &PathCommand::ReinstatePath(path)),
             Question::SwitchGroup { disk, group } => on_paths(daemon, &disk, &PathCommand::SwitchGroup(group)),
+            Question::AddPath { disk, target, prio } => {
+                self.repath(daemon, &disk, false, |of| of.with_path(&target, prio))
+            }
+            Question::RemovePath { disk, path, force } => {
+                self.repath(daemon, &disk, force, |of| of.without_path(&path))
+            }
             Question::Inject { disk, rule } => {
                 on_disk(daemon, &disk, |disk| inject::add(disk, &rule).map(|line| vec![line]))
             }
@@ -303,6 +312,26 @@ impl Operator {
         plan.exports.append(&mut more.exports);
         confinement::protect_secrets(&self.args, &plan)?;
         change(daemon, plan, false)
+    }
+
+    /// Gives a multipath disk other paths. A multipath disk in a stripe is named `DISK/NUMBER`.
+    fn repath(
+        &self,
+        daemon: &mut Daemon,
+        name: &str,
+        force: bool,
+        edit: impl Fn(&MultipathTarget) -> Result<MultipathTarget, Error>,
+    ) -> Done {
+        let (disk, member) = member_of(daemon, name)?;
+        let mut plan = daemon.plan().plan().clone();
+        let target = &mut plan.disks[disk].targets[member];
+        let TargetSpec::Multipath(of) = &target.spec else {
+            return Err(format!("disk '{name}': is not a multipath disk, so it has no paths").into());
+        };
+        let edited = edit(of).map_err(|e| format!("disk '{name}': {e}"))?;
+        *target = TargetPlan { text: edited.masked(), spec: TargetSpec::Multipath(Box::new(edited)) };
+        confinement::protect_secrets(&self.args, &plan)?;
+        change(daemon, plan, force)
     }
 }
 
@@ -467,18 +496,26 @@ fn injections(daemon: &View, name: &str) -> Done {
 
 /// Carries out a command on the paths of a disk. A multipath disk in a stripe is named `DISK/NUMBER`, as `multipath` names it.
 fn on_paths(daemon: &Daemon, name: &str, command: &PathCommand) -> Done {
+    let (disk, at) = member_of(daemon, name)?;
+    let members = daemon.disk(&daemon.plan().disks()[disk].name).map(|d| d.members()).unwrap_or_default();
+    let Some(member) = members.get(at) else { return Ok(json!([])) };
+    let done = member.driver.path().command(command).map_err(|e| format!("disk '{name}': {e}"))?;
+    Ok(json!([format!("disk '{name}': {done}")]))
+}
+
+/// Returns the indices of a disk in the plan and of its member of this name: `DISK`, or `DISK/NUMBER` in a stripe.
+fn member_of(daemon: &Daemon, name: &str) -> Result<(usize, usize), Refused> {
     let in_stripe = name.rsplit_once('/').and_then(|(disk, at)| Some((disk, at.parse::<usize>().ok()?)));
     let in_stripe = in_stripe.filter(|(disk, _)| daemon.disk(disk).is_some());
     let disk = in_stripe.map_or(name, |(disk, _)| disk);
-    disk_index(daemon.plan(), disk)?;
-    let members = daemon.disk(disk).map(|d| d.members()).unwrap_or_default();
+    let index = disk_index(daemon.plan(), disk)?;
+    let n = daemon.plan().disks()[index].targets.len();
     let at = in_stripe.map_or(0, |(_, at)| at);
-    let member = members.get(at).filter(|_| in_stripe.is_some() || members.len() == 1).ok_or_else(|| {
-        let last = members.len().saturating_sub(1);
-        format!("disk '{name}': is striped over {} targets; name one, {disk}/0 to {disk}/{last}", members.len())
-    })?;
-    let done = member.driver.path().command(command).map_err(|e| format!("disk '{name}': {e}"))?;
-    Ok(json!([format!("disk '{name}': {done}")]))
+    if at >= n || in_stripe.is_none() && n > 1 {
+        let last = n.saturating_sub(1);
+        return Err(format!("disk '{name}': is striped over {n} targets; name one, {disk}/0 to {disk}/{last}").into());
+    }
+    Ok((index, at))
 }
 
 /// Moves one virtqueue, by a mapping that names the IOThread of each virtqueue.
