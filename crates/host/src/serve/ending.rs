@@ -93,7 +93,7 @@ impl Ending {
         // `false` changes nothing; it only asks whether the drivers support giving up.
         if self.disks().all(|d| d.set_give_up(false)) {
             let name = self.names.first().map_or("NAME", String::as_str);
-            text += &format!(", or now by 'mqblk ctl remove --force {name}', which fails those that cannot");
+            text += &format!(", or now by 'mqblk ctl remove --force {name}', which fails what cannot complete");
         }
         Error::new(ErrorKind::Io, text)
     }
