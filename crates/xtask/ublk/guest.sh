@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # guest.sh CACHE PACKAGE MQBLK CPUS JOB...
 #
-# Boots the Debian kernel PACKAGE under emulation with ublk_drv, nbd, loop, busybox, fio, e2fsprogs, nbd-client, losetup and MQBLK (with the
-# libraries they load), and runs the JOB scripts in it one after the other. The console goes to standard output; exit status 0 if the guest
+# Boots the Debian kernel PACKAGE under emulation with ublk_drv, nbd, loop, busybox, fio, e2fsprogs, nbd-client, losetup, dash and MQBLK
+# (with the libraries they load), and runs the JOB scripts in it one after the other. The console goes to standard output; exit status 0 if the guest
 # ended by itself and all scripts did with 0. The kernel is fetched once, into CACHE. No KVM is used. `-cx16`: QEMU 7.2 breaks the
 # slab allocator of newer kernels with that instruction. `no_timer_check`: on a busy host the timer comes later than the kernel waits for it.
 set -euo pipefail
@@ -14,7 +14,7 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 root="$work/root"
 mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,mnt,jobs}
 cp "$(command -v busybox)" "$root/bin/busybox"
-for program in "$mqblk" fio mkfs.ext4 e2fsck nbd-client losetup; do
+for program in "$mqblk" fio mkfs.ext4 e2fsck nbd-client losetup dash; do
   path=$(command -v "$program")
   cp -L "$path" "$root/bin/$(basename "$program")"
   strip "$root/bin/$(basename "$program")" 2>/dev/null || true
