@@ -229,7 +229,7 @@ fn no_end_waits_for_delayed_requests() {
         ("export", true, |d| assert_eq!(d.done(&["remove", "--force", "a.n"]), "ended export 'a.n'\n")),
         ("disk", true, |d| assert_eq!(d.done(&["remove", "--force", "a"]), "ended export 'a.n'\nclosed disk 'a'\n")),
         ("reload with another target", true, |d| d.reload(&NBD.replace("16m", "8m"))),
-        ("reload without the disk", true, |d| d.reload(&NBD.replace("\"a", "\"b"))),
+        ("reload without the disk", true, |d| d.reload(&NBD.replace("\"a", "\"b").replace("nbd.sock", "b.sock"))),
         ("shutdown", false, |d| drop(d.done(&["shutdown"]))),
         ("SIGTERM", false, |d| d.started.signal("TERM")),
     ];
