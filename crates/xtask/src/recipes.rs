@@ -2,7 +2,7 @@
 //! Checks that the recipes in `docs/recipes/` work.
 //!
 //! Guarantees: each page begins with the list of files that its diff changes. Each piece of the diff occurs exactly once in its file, at
-//! any line. In the deep suite, the pages' `cargo` commands succeed after all diffs are applied.
+//! any line. In the deep suite, the page's `cargo` commands succeed after the diff is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,6 +14,12 @@ const PAGE_LINES: usize = 200;
 struct Recipe {
     name: String,
     text: String,
+}
+
+/// A file's text after the diff, and before it if the file existed.
+struct Change {
+    before: Option<String>,
+    after: String,
 }
 
 fn root() -> PathBuf {
@@ -44,8 +50,8 @@ impl Recipe {
         list.lines().filter_map(|line| line.split_whitespace().nth(1)).collect()
     }
 
-    /// Returns the files that the diff changes in the tree at `root`, with their text after it.
-    fn changes(&self, root: &Path) -> BTreeMap<String, String> {
+    /// Returns the files that the diff changes in the tree at `root`.
+    fn changes(&self, root: &Path) -> BTreeMap<String, Change> {
         let mut changes = BTreeMap::new();
         for file in self
             .blocks("diff")
@@ -72,7 +78,7 @@ impl Recipe {
                 assert_eq!(found, 1, "{}: {path} has this piece {found} times; renew the page:\n{old}", self.name);
                 after = after.replacen(&old, &new, 1);
             }
-            changes.insert(path.to_owned(), after);
+            changes.insert(path.to_owned(), Change { before, after });
         }
         changes
     }
@@ -127,26 +133,33 @@ mod deep {
         }
     }
 
-    /// All recipes at once, so that the crates which several change are compiled once. That each applies without the others is checked
-    /// above.
     #[test]
     fn recipes_compile_and_run() {
         let project = Project::load().expect("the workspace");
         let target = &project.target_directory;
-        let (tree, recipes) = (&copy(target), recipes());
-        for (path, text) in recipes.iter().flat_map(|recipe| recipe.changes(tree)) {
-            fs::create_dir_all(tree.join(&path).parent().expect("a folder")).expect("a folder");
-            fs::write(tree.join(&path), text).expect("a file");
-        }
-        let lines: BTreeSet<&str> = recipes.iter().flat_map(|r| r.blocks("sh")).flat_map(str::lines).collect();
-        for line in lines {
-            let (mut command, arguments) = match line.strip_prefix(RUN) {
-                Some(arguments) => (Command::new(target.join("debug").join("mqblk")), arguments),
-                None => (cargo(), line.strip_prefix("cargo ").expect("a command of Cargo")),
-            };
-            command.current_dir(tree).env("CARGO_TARGET_DIR", target).args(arguments.split_whitespace());
-            let output = command.output().expect("the command runs");
-            assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+        let tree = &copy(target);
+        for recipe in recipes() {
+            let changes = recipe.changes(tree);
+            for (path, change) in &changes {
+                fs::create_dir_all(tree.join(path).parent().expect("a folder")).expect("a folder");
+                fs::write(tree.join(path), &change.after).expect("a file");
+            }
+            for line in recipe.blocks("sh").iter().flat_map(|block| block.lines()) {
+                let (mut command, arguments) = match line.strip_prefix(RUN) {
+                    Some(arguments) => (Command::new(target.join("debug").join("mqblk")), arguments),
+                    None => (cargo(), line.strip_prefix("cargo ").expect("a command of Cargo")),
+                };
+                command.current_dir(tree).env("CARGO_TARGET_DIR", target).args(arguments.split_whitespace());
+                let output = command.output().expect("the command runs");
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{}: {line}\n{said}", recipe.name);
+            }
+            for (path, change) in &changes {
+                match &change.before {
+                    Some(text) => fs::write(tree.join(path), text).expect("a file"),
+                    None => fs::remove_file(tree.join(path)).expect("a file"),
+                }
+            }
         }
     }
 }
