@@ -8,18 +8,18 @@
 //! Does not do: add paths with CPUs (`io-affinity`), or remember a path that cannot be opened now.
 //! Source: multipathd/cli_handlers.c (`cli_add_path`, `cli_del_path`), multipathd/main.c (`ev_add_path`, `ev_remove_path`).
 
+use super::edit::only_path;
 use super::groups::{self, Member};
 use super::path::PathDriver;
 use crate::clock;
-use crate::driver::multipath::disk::{Core, Multipath, Path, Watched, port_groups};
+use crate::driver::multipath::disk::{Core, Multipath, Path, Watched, first_prio, port_groups};
 use crate::driver::multipath::options::Prioritizer;
 use crate::error::{Error, ErrorKind, Result};
 use blk::driver::Driver;
 use blk::multipath::{MAX_GROUPS, NewPath, PathId, Selector};
 use blk::time::Duration;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// How long a command waits for the requests in flight on a path that it removes. `fast_io_fail_tmo` is shorter.
 const REMOVAL_TIME: Duration = Duration::from_secs(10);
@@ -89,11 +89,7 @@ impl Core {
         }
         let trouble = port_groups(&self.options, &name, inner.as_ref())?;
         let access = inner.scsi().access();
-        let prio = match (self.options.prio, &access) {
-            (Prioritizer::Const, _) => prio,
-            (Prioritizer::Alua, Some(a)) => a.group.priority(self.options.exclusive_pref_bit),
-            (Prioritizer::Alua, None) => 0,
-        };
+        let prio = first_prio(&self.options, prio, access.as_ref());
         let number = paths.iter().map(|p| p.driver.number + 1).max().unwrap_or(0);
         let driver = PathDriver::new(number, name.clone(), Some(inner), common, Arc::clone(&self.hctx_waits));
         let driver = Arc::new(driver);
@@ -111,18 +107,7 @@ impl Core {
         let group = self.group_for(member).map_err(within)?;
         let id = self.disk.add_path(group, NewPath { name, driver: Arc::clone(&driver) as Arc<dyn Driver>, args });
         let id = id.map_err(|e| Error::new(ErrorKind::Denied, e.to_string()))?;
-        let added = Arc::new(Watched {
-            id,
-            prio: AtomicU32::new(prio),
-            was_asked: AtomicBool::new(access.is_some()),
-            access: Mutex::new(access),
-            driver,
-            open: Arc::new(open),
-            probe: probe.map(Arc::new),
-            checker,
-            is_held: Mutex::new(false),
-            leaving: AtomicBool::new(false),
-        });
+        let added = Arc::new(Watched::new((id, prio, access), driver, open, probe, checker));
         self.paths.add(Arc::clone(&added));
         Ok(added)
     }
@@ -163,8 +148,7 @@ impl Core {
         let name = &path.driver.name;
         let status = self.by_status();
         if status.len() < 2 {
-            let text = format!("path '{name}' is the only one of its disk; add another path first, or remove the disk");
-            return Err(Error::usage(text));
+            return Err(only_path(name));
         }
         let used: Vec<PathId> = status.iter().filter(|(_, s)| s.is_active).map(|(p, _)| p.id).collect();
         let is_last = used == [path.id];

@@ -128,6 +128,27 @@ pub(super) struct Watched {
 }
 
 impl Watched {
+    pub(super) fn new(
+        (id, prio, access): (PathId, u32, Option<Access>),
+        driver: Arc<PathDriver>,
+        open: Opener,
+        probe: Option<Prober>,
+        checker: PathChecker,
+    ) -> Watched {
+        Watched {
+            id,
+            prio: AtomicU32::new(prio),
+            was_asked: AtomicBool::new(access.is_some()),
+            access: Mutex::new(access),
+            driver,
+            open: Arc::new(open),
+            probe: probe.map(Arc::new),
+            checker,
+            is_held: Mutex::new(false),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
@@ -255,14 +276,11 @@ pub(super) fn port_groups(options: &MultipathOptions, name: &str, driver: &dyn H
     }
 }
 
-/// Returns the paths' priorities when they are opened.
-fn prios(options: &MultipathOptions, paths: &[Path], access: &[Option<Access>]) -> Vec<u32> {
+/// Returns the priority of a path when it is opened; `configured` is its fixed one.
+pub(super) fn first_prio(options: &MultipathOptions, configured: u32, access: Option<&Access>) -> u32 {
     match options.prio {
-        Prioritizer::Const => paths.iter().map(|p| p.prio).collect(),
-        Prioritizer::Alua => {
-            let of = |a: &Option<Access>| a.as_ref().map_or(0, |a| a.group.priority(options.exclusive_pref_bit));
-            access.iter().map(of).collect()
-        }
+        Prioritizer::Const => configured,
+        Prioritizer::Alua => access.map_or(0, |a| a.group.priority(options.exclusive_pref_bit)),
     }
 }
 
@@ -306,7 +324,8 @@ impl Core {
         let signals = Arc::new(WatchSignals::new()?);
         let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.scsi().access())).collect();
         let is_open: Vec<bool> = drivers.iter().map(Option::is_some).collect();
-        let prios = prios(&options, &paths, &access);
+        let prio = |(path, access): (&Path, &Option<Access>)| first_prio(&options, path.prio, access.as_ref());
+        let prios: Vec<u32> = paths.iter().zip(&access).map(prio).collect();
         let groups = first_groups(&options, &prios, &access, &is_open);
         let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
         let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
@@ -337,11 +356,7 @@ impl Core {
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
         let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path was removed"))?;
-            let (open, probe) = (Arc::new(open), probe.map(Arc::new));
-            let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
-            let was_asked = AtomicBool::new(access.lock().is_some());
-            let (is_held, leaving) = (Mutex::new(false), AtomicBool::new(false));
-            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker, is_held, leaving })
+            Ok(Watched::new((id, prios[number], access[number].clone()), driver, open, probe, checker))
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);

@@ -23,6 +23,23 @@ fn refused<T>(text: String) -> Result<T> {
     Err(Error::usage(text))
 }
 
+/// Finds a path in a list of names, by its name or its number, counted from 1.
+///
+/// # Errors
+/// Usage: there is no such path.
+pub(super) fn position(names: &[&str], path: &str) -> Result<usize> {
+    let n = names.len();
+    let by_number = || path.parse::<usize>().ok().and_then(|n| n.checked_sub(1)).filter(|at| *at < n);
+    let rule = "must be a path's name, or its number among the targets";
+    let none = || Error::usage(format!("path '{path}': {rule}, 1..={n}"));
+    names.iter().position(|name| *name == path).or_else(by_number).ok_or_else(none)
+}
+
+/// Returns the error for the removal of a disk's only path.
+pub(super) fn only_path(name: &str) -> Error {
+    Error::usage(format!("path '{name}' is the only one of its disk; add another path first, or remove the disk"))
+}
+
 impl MultipathTarget {
     /// Returns this target with a further path, as the last. `prio`: its priority, 1 unless given.
     ///
@@ -59,16 +76,10 @@ impl MultipathTarget {
     /// # Errors
     /// Usage: there is no such path, or it is the only one.
     pub fn without_path(&self, path: &str) -> Result<MultipathTarget> {
-        let n = self.paths.len();
-        let by_number = || path.parse::<usize>().ok().and_then(|n| n.checked_sub(1)).filter(|at| *at < n);
-        let Some(at) = self.paths.iter().position(|p| p.name == path).or_else(by_number) else {
-            return refused(format!("path '{path}': must be a path's name, or its number among the targets, 1..={n}"));
-        };
-        if n < 2 {
-            let name = &self.paths[at].name;
-            return refused(format!(
-                "path '{name}' is the only one of its disk; add another path first, or remove the disk"
-            ));
+        let names: Vec<&str> = self.paths.iter().map(|p| p.name.as_str()).collect();
+        let at = position(&names, path)?;
+        if names.len() < 2 {
+            return Err(only_path(names[at]));
         }
         let mut made = self.clone();
         made.paths.remove(at);

@@ -6,6 +6,7 @@
 //! Requests see no error while another path is left. Does not do: keep the group in use; `failback` and the loss of its last path change it.
 //! Source: multipathd/cli_handlers.c (`cli_fail`, which suspends the path's checks, `cli_reinstate`, `cli_switch_group`).
 
+use super::edit;
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,16 +16,9 @@ impl Core {
     /// Finds a path by its name, or by its number in the list of targets, counted from 1.
     pub(super) fn named(&self, path: &str) -> Result<Arc<Watched>> {
         let mut all = self.in_order();
-        let n = all.len();
-        let by_name = all.iter().position(|p| p.driver.name == path);
-        let by_number = || path.parse::<usize>().ok().and_then(|number| number.checked_sub(1)).filter(|at| *at < n);
-        match by_name.or_else(by_number) {
-            Some(at) => Ok(all.swap_remove(at)),
-            None => {
-                let rule = "must be a path's name, or its number among the targets";
-                Err(Error::usage(format!("path '{path}': {rule}, 1..={n}")))
-            }
-        }
+        let names: Vec<&str> = all.iter().map(|p| p.driver.name.as_str()).collect();
+        let at = edit::position(&names, path)?;
+        Ok(all.swap_remove(at))
     }
 
     pub(super) fn fail_by_hand(&self, path: &str) -> Result<String> {
