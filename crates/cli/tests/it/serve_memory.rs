@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, number};
+use common::{Dir, Done, number};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -63,18 +63,23 @@ fn memory_of_clients_goes_back_when_they_leave() {
     daemon.ends().exits(0);
 }
 
+/// Runs clients at a daemon whose clients may have 200 MiB. Returns what became of each, and what the daemon said.
+fn clients_with_200_mib(test: &str, count: usize, mib: &str) -> (Vec<String>, Done) {
+    let dir = Dir::new(test);
+    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "200m"], "serving on");
+    let uri = format!("nbd+unix:///null?socket={}", dir.path("null.nbd.sock").display());
+    let (n, pid) = (count.to_string(), daemon.id().to_string());
+    let told = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, &n, mib, &pid]).exits(0).out;
+    daemon.signal("TERM");
+    (told.lines().take(count).map(str::to_owned).collect(), daemon.ends().exits(0))
+}
+
 /// A client whose owner would go beyond half of the memory is refused its buffers; the others are served.
 #[test]
 fn clients_have_no_more_memory_than_the_limit() {
-    let dir = Dir::new("client-memory-limit");
-    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "200m"], "serving on");
-    let uri = format!("nbd+unix:///null?socket={}", dir.path("null.nbd.sock").display());
-    let pid = daemon.id().to_string();
-    let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, "4", "30", &pid]).exits(0).out;
     // Each has 8 MiB, and 32 MiB more for a long request: two get these.
-    assert_eq!(done.lines().take(4).collect::<Vec<_>>(), ["written", "written", "refused", "refused"]);
-    daemon.signal("TERM");
-    let done = daemon.ends().exits(0);
+    let (told, done) = clients_with_200_mib("client-memory-limit", 4, "30");
+    assert_eq!(told, ["written", "written", "refused", "refused"]);
     done.says(&["buffers of 33554432 bytes: clients of uid ", " have 100663296 of 209715200, and one user"]);
 }
 
@@ -82,14 +87,7 @@ fn clients_have_no_more_memory_than_the_limit() {
 /// left.
 #[test]
 fn the_longest_requests_have_their_memory_one_by_one() {
-    let dir = Dir::new("client-memory-longest");
-    let daemon = dir.start(&["serve", "null:size=1g", "--max-client-memory", "200m"], "serving on");
-    let uri = format!("nbd+unix:///null?socket={}", dir.path("null.nbd.sock").display());
-    let pid = daemon.id().to_string();
-    let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, "4", "40", &pid]).exits(0).out;
-    assert_eq!(done.lines().take(4).collect::<Vec<_>>(), ["written"; 4]);
-    daemon.signal("TERM");
-    daemon.ends().exits(0);
+    assert_eq!(clients_with_200_mib("client-memory-longest", 4, "40").0, ["written"; 4]);
 }
 
 /// Types of option replies.
