@@ -10,6 +10,8 @@
 use super::plan::{DiskPlan, StripePlan, TargetPlan};
 use crate::driver::file::FilePart;
 use crate::kernel::signature::{Mark, marks_on};
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
+use blk::stripe::{Stripe, StripeMap};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::path::Path;
@@ -67,23 +69,22 @@ fn made_for(plan: &DiskPlan) -> Option<u32> {
     if !paths.iter().all(|path| fs::metadata(path).is_ok_and(|meta| meta.is_file())) {
         return None;
     }
+    let nr_sectors = |path: &&Path| fs::metadata(path).map_or(0, |meta| meta.len() >> SECTOR_SHIFT);
+    let stripes: Vec<Stripe> =
+        paths.iter().map(|path| Stripe { start: Sector(0), nr_sectors: nr_sectors(path) }).collect();
+    // A stripe that cannot be is refused when it is opened.
+    let map =
+        plan.stripe.and_then(|StripePlan { chunk_bytes }| StripeMap::new(chunk_bytes, SECTOR_SIZE, &stripes).ok());
     let has_table = |block: u32| -> io::Result<bool> {
-        let (target, at) = locate(plan, block.into());
-        let Some(path) = paths.get(target) else { return Ok(false) };
-        let file = File::open(path)?;
+        let second = Sector(u64::from(block) >> SECTOR_SHIFT);
+        let (target, at) = map.as_ref().map_or((0, second), |map| map.locate(second));
+        let file = File::open(paths[target])?;
         let bytes = file.metadata()?.len();
-        let header: Mark = (b"EFI PART", at as i64, "GPT");
+        let header: Mark = (b"EFI PART", (at.0 << SECTOR_SHIFT) as i64, "GPT");
         Ok(first_mark(&file, plan.part, bytes, &[header])?.is_some())
     };
     // What cannot be read is left to the driver.
     Some(TABLE_BLOCKS.into_iter().find(|block| has_table(*block).unwrap_or(false)).unwrap_or(512))
-}
-
-/// Returns the number of the target that holds a byte of the disk, and the byte there.
-fn locate(plan: &DiskPlan, at: u64) -> (usize, u64) {
-    let Some(StripePlan { chunk_bytes }) = plan.stripe else { return (0, at) };
-    let (chunk, targets) = (at / chunk_bytes, plan.targets.len() as u64);
-    ((chunk % targets) as usize, chunk / targets * chunk_bytes + at % chunk_bytes)
 }
 
 /// Returns the name of the image's format; `None` if it is raw, as far as this can be seen.
