@@ -30,7 +30,7 @@ use blk::stripe::{StripeMap, Striped};
 use blk::time::Duration;
 use parking_lot::{Mutex, MutexGuard, RawMutex};
 use std::ops::Add;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
@@ -45,8 +45,8 @@ pub struct ServedDisk {
     limits: Limits,
     /// Bytes of the largest logical block of the members.
     block_size: u32,
-    /// Bytes of a disk that may have any size. Its capacity is these, rounded up to sectors.
-    exact_bytes: Option<AtomicU64>,
+    /// Its driver has the exact size, and the capacity is that, rounded up to sectors.
+    has_any_size: bool,
     /// Memory for the data of I/O; region numbers are the same for all members.
     pub regions: Arc<Regions>,
     wakeups: Arc<Wakeups>,
@@ -157,7 +157,7 @@ impl ServedDisk {
             map,
             limits,
             block_size: below.logical_block_size,
-            exact_bytes: exact.map(AtomicU64::new),
+            has_any_size: exact.is_some(),
             regions,
             wakeups: Arc::clone(wakeups),
             helper,
@@ -229,16 +229,13 @@ impl ServedDisk {
     /// Returns the disk's size in bytes, which for an image may be any number.
     #[inline]
     pub fn bytes(&self) -> u64 {
-        match &self.exact_bytes {
-            // Relaxed: no other data depends on it.
-            Some(bytes) => bytes.load(Ordering::Relaxed),
-            None => self.capacity().0 << SECTOR_SHIFT,
-        }
+        let exact = if self.has_any_size { self.members[0].driver.space().exact_bytes() } else { None };
+        exact.unwrap_or_else(|| self.capacity().0 << SECTOR_SHIFT)
     }
 
     /// Whether the disk ended within a sector when it was opened. Then it may have any size, and only exports with their own end serve it.
     pub(super) fn has_any_size(&self) -> bool {
-        self.exact_bytes.is_some()
+        self.has_any_size
     }
 
     /// Returns the disk's size in sectors. The last one may end beyond the disk.
@@ -496,10 +493,6 @@ impl ServedDisk {
         let resized = resized.inspect(|bytes| {
             driver.space().adopt(*bytes);
             queue.set_capacity(driver.capacity());
-            if let Some(exact) = &self.exact_bytes {
-                // Relaxed: no other data depends on it.
-                exact.store(*bytes, Ordering::Relaxed);
-            }
         });
         if shrink {
             queue.unfreeze();
