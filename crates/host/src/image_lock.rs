@@ -58,23 +58,6 @@ impl ImageLock {
         Ok(lock)
     }
 
-    /// Locks the images of one target, each once, even if it has several names. A missing image is skipped if another one exists, because
-    /// a path may appear later.
-    ///
-    /// # Errors
-    /// The errors of [`ImageLock::take`].
-    pub fn take_all(paths: &[&Path], write: bool) -> Result<Vec<ImageLock>> {
-        let (mut locks, mut missing) = (ImageLocks::default(), None);
-        for path in paths {
-            match locks.take(path, write) {
-                Err(e) if e.kind() == ErrorKind::NotFound => missing = Some(e),
-                taken => taken?,
-            }
-        }
-        let locks: Vec<_> = locks.0.into_iter().map(|(_, lock)| lock).collect();
-        missing.filter(|_| locks.is_empty()).map_or(Ok(locks), Err)
-    }
-
     /// Whether [`ImageLock::take`] would be refused now. Nothing is locked.
     ///
     /// # Errors
@@ -86,9 +69,27 @@ impl ImageLock {
 
 /// Locks on images, each once, even if it has several names.
 #[derive(Debug, Default)]
-pub struct ImageLocks(Vec<(Option<(u64, u64)>, ImageLock)>);
+pub struct ImageLocks(Vec<KeyedLock>);
+
+/// A lock, and the identifier of its image.
+type KeyedLock = (Option<(u64, u64)>, ImageLock);
 
 impl ImageLocks {
+    /// Locks the images of one target. A missing image is skipped if another one exists, because a path may appear later.
+    ///
+    /// # Errors
+    /// The errors of [`ImageLock::take`].
+    pub fn of_target(paths: &[&Path], write: bool) -> Result<ImageLocks> {
+        let (mut locks, mut missing) = (ImageLocks::default(), None);
+        for path in paths {
+            match locks.take(path, write) {
+                Err(e) if e.kind() == ErrorKind::NotFound => missing = Some(e),
+                taken => taken?,
+            }
+        }
+        missing.filter(|_| locks.0.is_empty()).map_or(Ok(locks), Err)
+    }
+
     /// Locks those of the images that exist and are not locked here yet, to write them.
     ///
     /// # Errors
@@ -97,13 +98,25 @@ impl ImageLocks {
         paths.iter().filter(|path| path.exists()).try_for_each(|path| self.take(path, true))
     }
 
-    /// Locks the image, unless it is locked here already.
     fn take(&mut self, path: &Path, write: bool) -> Result<()> {
-        let image = std::fs::metadata(path).ok().map(|meta| image_identity(&meta));
-        if image.is_none() || self.0.iter().all(|(other, _)| *other != image) {
-            self.0.push((image, ImageLock::take(path, write)?));
-        }
+        self.0.extend(self.lock_new(path, write)?);
         Ok(())
+    }
+
+    /// Locks the image, unless it is locked here already. The lock is the caller's until [`ImageLocks::keep`].
+    ///
+    /// # Errors
+    /// The errors of [`ImageLock::take`].
+    pub(crate) fn lock_new(&self, path: &Path, write: bool) -> Result<Option<KeyedLock>> {
+        let image = std::fs::metadata(path).ok().map(|meta| image_identity(&meta));
+        if image.is_some() && self.0.iter().any(|(other, _)| *other == image) {
+            return Ok(None);
+        }
+        Ok(Some((image, ImageLock::take(path, write)?)))
+    }
+
+    pub(crate) fn keep(&mut self, locks: Vec<KeyedLock>) {
+        self.0.extend(locks);
     }
 }
 
@@ -246,13 +259,15 @@ mod tests {
         let image = Image::new("paths");
         let other_name = PathBuf::from(format!("/.{}", image.0.display()));
         let missing = PathBuf::from("/nonexistent/image");
-        let locks = ImageLock::take_all(&[&image.0, &other_name, &missing], true).unwrap();
-        assert_eq!(locks.len(), 1);
-        let e = ImageLock::take_all(&[&other_name], true).unwrap_err();
+        let locks = ImageLocks::of_target(&[&image.0, &other_name, &missing], true).unwrap();
+        assert_eq!(locks.0.len(), 1);
+        let e = ImageLocks::of_target(&[&other_name], true).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Denied);
+        // A path that was removed and is added again: the disk still has its lock.
+        assert!(locks.lock_new(&image.0, true).unwrap().is_none());
         drop(locks);
         ImageLock::take(&image.0, true).unwrap();
-        assert_eq!(ImageLock::take_all(&[&missing, &missing], true).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(ImageLocks::of_target(&[&missing, &missing], true).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

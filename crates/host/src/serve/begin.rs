@@ -9,14 +9,14 @@ use super::ending::END_TIME;
 use super::export_spec::ExportSetup;
 use super::format;
 use super::geometry::Geometry;
-use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, WriteCache};
+use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, TargetPlan, WriteCache};
 use super::preflight::shows_all;
 use super::running::RunningExport;
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
-use crate::image_lock::ImageLock;
+use crate::image_lock::ImageLocks;
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
 use crate::served_path::ServedPath;
@@ -40,8 +40,6 @@ pub(super) struct OpenDisk {
     pub(super) images: Vec<Arc<ServedPath>>,
     /// Declared, and so dropped, after `served`.
     closing: Closing,
-    /// Locks of images that became paths later; dropped when the disk is closed.
-    pub(super) locks: Vec<ImageLock>,
 }
 
 /// Waits on drop until a disk is gone, for [`END_TIME`] at most.
@@ -60,13 +58,17 @@ impl Drop for Closing {
     }
 }
 
+/// Returns the paths of a target's images. All of them lead to one file or device.
+pub(super) fn images_of(disk: &str, target: &TargetPlan, driver: &dyn HostDriver) -> Vec<Arc<ServedPath>> {
+    let Some(identity) = driver.path().identity() else { return Vec::new() };
+    target.paths().into_iter().map(|path| Arc::new(ServedPath::image(disk, path, identity.clone()))).collect()
+}
+
 impl OpenDisk {
     /// Locks and opens a disk.
     pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
-        let mut locks = Vec::new();
-        for target in &plan.targets {
-            locks.extend(ImageLock::take_all(&target.paths(), !plan.read_only)?);
-        }
+        let lock = |target: &TargetPlan| ImageLocks::of_target(&target.paths(), !plan.read_only);
+        let locks = plan.targets.iter().map(lock).collect::<Result<_>>()?;
         if let Some(text) = plan.targets.iter().find_map(|target| format::of_target(plan, target)) {
             return Err(Error::usage(text));
         }
@@ -94,11 +96,7 @@ impl OpenDisk {
         let (mut drivers, mut images, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for target in &plan.targets {
             let open = target.spec.open_part(plan.part, plan.is_one_file(), &needs, Arc::clone(&regions))?;
-            // All paths of a target lead to one file.
-            if let Some(identity) = open.driver.path().identity() {
-                let image = |path| Arc::new(ServedPath::image(&plan.name, path, identity.clone()));
-                images.extend(target.paths().into_iter().map(image));
-            }
+            images.extend(images_of(&plan.name, target, open.driver.as_ref()));
             drivers.push(open.driver);
             add_new(&mut warnings, open.warnings);
         }
@@ -114,7 +112,7 @@ impl OpenDisk {
         };
         served.set_hold_on_enospc(plan.on_enospc == OnEnospc::Stop);
         let closing = Closing(Mutex::new(Some(served.keep(locks))));
-        Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing, locks: Vec::new() }, warnings))
+        Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing }, warnings))
     }
 
     /// Closes the disk, and waits until no reader (a scrape, a report) keeps it open. After that, other programs may open its images.

@@ -5,16 +5,13 @@
 //! are returned, in the order in which they became paths, which is that of their numbers. A file or block device is locked before it
 //! becomes a path. Does not do: decide whether the disk can stay open (`reload` does).
 
-use super::begin::OpenDisk;
+use super::begin::{OpenDisk, images_of};
 use super::plan::{DiskPlan, TargetPlan};
 use crate::driver::PathCommand;
 use crate::driver::multipath::{MultipathTarget, PathTarget};
 use crate::error::{Error, Result};
-use crate::image_lock::{ImageLock, image_identity};
-use crate::served_path::ServedPath;
 use crate::target::TargetSpec;
 use std::path::Path;
-use std::sync::Arc;
 
 /// What a change of paths did.
 pub(super) struct Repathed {
@@ -44,13 +41,14 @@ impl OpenDisk {
                 all.targets[at] = TargetPlan { spec: TargetSpec::Multipath(Box::new(is)), text };
             }
         }
-        self.name_images(&all.targets);
+        let images = all.targets.iter().zip(self.served.members());
+        self.images = images.flat_map(|(t, m)| images_of(&self.served.name, t, m.driver.as_ref())).collect();
         all
     }
 
     /// Changes the paths of one target; `paths` are those that it has, also after a failure.
     fn change_paths(
-        &mut self,
+        &self,
         member: usize,
         (was, wanted): (&MultipathTarget, &MultipathTarget),
         paths: &mut Vec<PathTarget>,
@@ -61,11 +59,12 @@ impl OpenDisk {
         let Some(difference) = was.path_difference(wanted) else { return Ok(()) };
         let name = self.served.member_name(member);
         for path in difference.added {
-            let known: Vec<&Path> = paths.iter().flat_map(|p| p.spec.files()).collect();
-            let locks = lock(&path.spec.files(), &known, write)?;
+            let locks = self.served.image_locks(member);
+            let lock = |file: &Path| locks.lock().lock_new(file, write).transpose();
+            let new = path.spec.files().into_iter().filter_map(lock).collect::<Result<Vec<_>>>()?;
             let command = PathCommand::AddPath { name: path.name.clone(), target: path.text.clone(), prio: path.prio };
             let line = self.served.members()[member].driver.path().command(&command)?;
-            self.locks.extend(locks);
+            locks.lock().keep(new);
             done.push(format!("disk '{name}': {line}"));
             paths.push(path);
         }
@@ -77,25 +76,4 @@ impl OpenDisk {
         }
         Ok(())
     }
-
-    /// Notes the paths of the disk's images.
-    fn name_images(&mut self, targets: &[TargetPlan]) {
-        let mut images = Vec::new();
-        for (target, member) in targets.iter().zip(self.served.members()) {
-            let Some(identity) = member.driver.path().identity() else { continue };
-            let image = |path| Arc::new(ServedPath::image(&self.served.name, path, identity.clone()));
-            images.extend(target.paths().into_iter().map(image));
-        }
-        self.images = images;
-    }
-}
-
-/// Locks the images of a path, unless the disk has them under other names.
-fn lock(images: &[&Path], known: &[&Path], write: bool) -> Result<Vec<ImageLock>> {
-    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| image_identity(&meta));
-    let is_new = |path: &&&Path| {
-        let image = identity(path);
-        image.is_none() || known.iter().all(|other| identity(other) != image)
-    };
-    images.iter().filter(is_new).map(|path| ImageLock::take(path, write)).collect()
 }
