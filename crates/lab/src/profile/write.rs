@@ -91,10 +91,8 @@ fn lines(j: &JobProfile) -> Vec<String> {
     }
     lines.extend(sizes(j));
     lines.push(format!("offset={}", j.offset_bytes));
-    lines.push(format!(
-        "size={}",
-        j.size_bytes.max(dirs.iter().flat_map(|d| &d.sizes).map(|(s, _)| u64::from(*s)).max().unwrap_or(512))
-    ));
+    let largest = dirs.iter().flat_map(|d| block_sizes(d)).map(|(bytes, _)| u64::from(bytes)).max();
+    lines.push(format!("size={}", j.size_bytes.max(largest.unwrap_or(512))));
     lines.push(format!("iodepth={}", j.iodepth));
     if j.batch > 1 {
         lines.push(format!("iodepth_batch_submit={}", j.batch));
@@ -135,13 +133,16 @@ fn sizes(j: &JobProfile) -> Vec<String> {
     vec![format!("bssplit={}", if same { all[0].clone() } else { all.join(",") })]
 }
 
-/// `4096/70:8192/30`, in whole percents that sum to 100. A size beyond the largest of a job file, as of a long discard, becomes that.
+/// The commonest sizes in whole sectors, and their shares. A size beyond the largest of a job file, as of a long discard, becomes that.
+fn block_sizes(d: &DirProfile) -> Vec<(u32, f64)> {
+    let whole = d.sizes.iter().filter(|(bytes, _)| *bytes >= 512).take(SIZES_MAX);
+    let sizes: Vec<(u32, f64)> = whole.map(|(bytes, n)| ((bytes & !511).min(BLOCK_BYTES_MAX as u32), *n)).collect();
+    if sizes.is_empty() { vec![(4096, 1.0)] } else { sizes }
+}
+
+/// `4096/70:8192/30`, in whole percents that sum to 100.
 fn split(d: &DirProfile) -> String {
-    let mut sizes: Vec<(u32, f64)> = d.sizes.iter().copied().filter(|(s, _)| *s >= 512).take(SIZES_MAX).collect();
-    sizes.iter_mut().for_each(|(s, _)| *s = (*s & !511).min(BLOCK_BYTES_MAX as u32));
-    if sizes.is_empty() {
-        return "4096/100".into();
-    }
+    let sizes = block_sizes(d);
     let sum: f64 = sizes.iter().map(|(_, n)| n).sum();
     let mut percents: Vec<(u32, u32, f64)> = sizes
         .iter()
