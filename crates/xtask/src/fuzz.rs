@@ -65,7 +65,7 @@ fn fixed_inputs(target: &str) -> u32 {
 /// Has the compiler count edges and compared values for libFuzzer, and check what debug builds check.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-                     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions \
+                     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions \
                      -Coverflow-checks --cfg fuzzing";
 
 /// Seconds that one input may take. Far more than any needs, because other targets and checks run at the same time.
