@@ -150,6 +150,8 @@ mod deep {
                     None => (cargo(), line.strip_prefix("cargo ").expect("a command of Cargo")),
                 };
                 command.current_dir(tree).env("CARGO_TARGET_DIR", target).args(arguments.split_whitespace());
+                // With a wrapper, Cargo keeps the copy's packages apart from the tree's own, which have the same names.
+                command.env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/env");
                 let output = command.output().expect("the command runs");
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{}: {line}\n{said}", recipe.name);
