@@ -92,6 +92,8 @@ fn tarball(release: &Release, tree: &Path, out: &Path) -> Result<PathBuf, String
     let file = out.join(format!("{name}.tar.xz"));
     let mut tar = Command::new("tar");
     tar.args(["--create", "--xz", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX"]);
+    // A fixed number of threads, because xz divides its input differently for one thread.
+    tar.env("XZ_OPT", "--threads=2");
     tar.arg(format!("--mtime=@{}", release.epoch)).arg(format!("--transform=s,^\\.,{name},")).arg("--file").arg(&file);
     tool::run(tar.arg("--directory").arg(&stripped).arg("."))?;
     Ok(file)
