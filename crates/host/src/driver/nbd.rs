@@ -221,8 +221,9 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
             served.max_payload
         ));
     }
-    if served.size_bytes < u64::from(logical) || served.size_bytes > i64::MAX as u64 {
-        return Err(format!("has {} bytes: must be one block of {logical} to 2^63", served.size_bytes));
+    let size = served.size_bytes;
+    if size == 0 || size % u64::from(logical) != 0 || size > i64::MAX as u64 {
+        return Err(format!("has {size} bytes: must be whole blocks of {logical}, and not 0: pad the server's image"));
     }
     let sectors = max >> SECTOR_SHIFT;
     // For requests without data the length has 32 bits, of which QEMU's servers accept 31.
@@ -255,8 +256,7 @@ impl Driver for Nbd {
     }
 
     fn capacity(&self) -> Sector {
-        let block = u64::from(self.limits.logical_block_size);
-        Sector((self.shared.served.size_bytes / block * block) >> SECTOR_SHIFT)
+        Sector(self.shared.served.size_bytes >> SECTOR_SHIFT)
     }
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {

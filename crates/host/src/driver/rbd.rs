@@ -49,7 +49,7 @@ use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
-use blk::id::{HctxId, SECTOR_SHIFT, Sector};
+use blk::id::{HctxId, SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::limits::Limits;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
@@ -112,9 +112,10 @@ impl Rbd {
             lock(target, &first, read_only).map_err(within)?;
         }
         let limits = limits(&first, caches, read_only).map_err(within)?;
-        let sectors = AtomicU64::new(first.size().map_err(within)? >> SECTOR_SHIFT);
-        if sectors.load(Ordering::Relaxed) == 0 {
-            return Err(Error::usage(format!("RBD image {target} is empty: give it a size with rbd resize")));
+        let bytes = first.size().map_err(within)?;
+        if let Some(fault) = fault_of_size(bytes) {
+            let text = format!("RBD image {target} {fault}: give it a size of whole sectors with rbd resize");
+            return Err(Error::usage(text));
         }
         Ok(Rbd {
             target: target.clone(),
@@ -127,7 +128,7 @@ impl Rbd {
             cluster,
             first,
             first_is_used: Mutex::new(false),
-            sectors,
+            sectors: AtomicU64::new(bytes >> SECTOR_SHIFT),
             stayed: AtomicUsize::new(0),
         })
     }
@@ -168,12 +169,21 @@ impl Rbd {
             check_shrink(has.max(self.capacity().0 << SECTOR_SHIFT), bytes, shrink)?;
             self.first.resize(bytes).map_err(within)?;
         }
-        let bytes = self.first.size().map_err(within)? >> SECTOR_SHIFT << SECTOR_SHIFT;
-        if bytes == 0 {
-            return Err(within(Error::usage("it is empty now: the disk keeps its size")));
+        let bytes = self.first.size().map_err(within)?;
+        if let Some(fault) = fault_of_size(bytes) {
+            return Err(within(Error::usage(format!("it {fault} now: the disk keeps its size"))));
         }
         check_shrink(self.capacity().0 << SECTOR_SHIFT, bytes, shrink)?;
         Ok(bytes)
+    }
+}
+
+/// Says why an image of this size cannot be a disk, if it cannot. A part of a sector is not left out, because it may hold data.
+fn fault_of_size(bytes: u64) -> Option<String> {
+    match bytes {
+        0 => Some("is empty".into()),
+        _ if bytes % u64::from(SECTOR_SIZE) != 0 => Some(format!("has {bytes} bytes, which is not whole sectors of {SECTOR_SIZE},")),
+        _ => None,
     }
 }
 

@@ -316,8 +316,11 @@ fn what_cannot_be_opened_says_why() {
     let peer = Peer::qemu(&["-x", "disk0"]);
     let e = refused(&peer.target(""), true);
     assert_eq!((e.kind(), e.to_string().contains("has no export ''")), (ErrorKind::NotFound, true), "{e}");
-    let tiny = Peer::nbdkit(&["memory", "100"]);
-    assert!(refused(&tiny.target(""), true).to_string().contains("has 100 bytes"));
+    for bytes in ["0", "100", "1049000"] {
+        let odd = Peer::nbdkit(&["memory", bytes]);
+        let e = refused(&odd.target(""), false).to_string();
+        assert!(e.contains(&format!("has {bytes} bytes: must be whole blocks of 512")), "{e}");
+    }
 }
 
 #[test]

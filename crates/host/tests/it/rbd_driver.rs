@@ -285,9 +285,13 @@ fn rbd_snapshots_sizes_and_holes() {
     fixture.disk.set_capacity(Sector(32 * MIB / 512));
     assert_ne!(fixture.write(30 * MIB / 512, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_ne!(fixture.read(24 * MIB / 512 - 4, 4096).0, BlkStatus::Ok, "half of it is behind the end");
-    program("rbd", &["--no-progress", "resize", "--size", "0", "--allow-shrink", &image.name]);
-    let e = driver.space().resize(None, true).unwrap().unwrap_err();
-    assert!(e.kind() == ErrorKind::Usage && e.to_string().contains("the disk keeps its size"), "{e}");
+    for (size, fault) in [("20000100B", "has 20000100 bytes, which is not whole sectors"), ("0", "is empty")] {
+        program("rbd", &["--no-progress", "resize", "--size", size, "--allow-shrink", &image.name]);
+        let e = driver.space().resize(None, true).unwrap().unwrap_err();
+        assert!(e.kind() == ErrorKind::Usage && e.to_string().contains("the disk keeps its size"), "{e}");
+        assert!(e.to_string().contains(fault), "{e}");
+        assert!(refused(&image.target(""), false).1.contains(fault));
+    }
 }
 
 #[test]
