@@ -136,8 +136,8 @@ mod tsc {
 
     #[inline(always)]
     pub(super) fn read() -> u64 {
-        // SAFETY: rdtsc has no memory operand; it is part of every x86_64 (a kernel that forbids it to user space with
-        // PR_SET_TSC has not been asked to).
+        // SAFETY: rdtsc has no memory operand, and every x86_64 CPU has it. The kernel forbids it to user space only on
+        // request (PR_SET_TSC), and nothing has requested that.
         unsafe { _rdtsc() }
     }
 

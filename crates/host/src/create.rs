@@ -183,7 +183,7 @@ fn fill(
         }
     }
     file.sync_all().map_err(|e| failed(e, "sync"))?;
-    // SAFETY: advice about an open file; what is in the page cache need not stay there for a job past it.
+    // SAFETY: plain numbers on an open file. A job that bypasses the page cache does not need the file's pages there.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     Ok(())
 }
@@ -214,7 +214,7 @@ fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
         file.write_all_at(&chunk[..n], offset + done)?;
         done += n as u64;
     }
-    // The pages go to the device step by step, so that progress means what it says.
+    // Flush the pages to the device after each step, so that the reported progress is real.
     file.sync_data()
 }
 

@@ -95,7 +95,7 @@ fn adopt(number: RawFd, name: String) -> Result<Socket, String> {
             Ok(Socket { name, at, fd })
         }
         Err(why) => {
-            // Not ours to close.
+            // This process does not own the descriptor, so it must not close it.
             std::mem::forget(fd);
             Err(why)
         }

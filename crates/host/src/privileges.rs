@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_be_looked_at_is_not_taken_for_none() {
         let directory = std::env::temp_dir().join(format!("mqblk-threads-{}", std::process::id()));
-        // What is there and cannot be read.
+        // A status file that exists but cannot be read.
         fs::create_dir_all(directory.join("1/status")).unwrap();
         let unreadable = status_of(&directory.join("1"));
         let ended = status_of(&directory.join("2"));

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// See the module's text.
+/// The path of an open image or of a listening socket. See the module's text.
 pub struct ServedPath {
     path: PathBuf,
     opened: Opened,
@@ -98,7 +98,7 @@ impl ServedPath {
     pub(crate) fn look(&self) {
         let Ok(found) = self.find() else { return };
         let now = self.describe(found);
-        // Not locked while it logs, which may wait.
+        // Do not hold the lock during logging, which may wait.
         if std::mem::replace(&mut *self.trouble.lock(), now.clone()) == now {
             return;
         }
@@ -269,7 +269,7 @@ mod tests {
             assert!(said.is_none_or(|text| text.contains(expected.unwrap())), "{name}");
             assert!(socket.can_listen_again());
         }
-        // One that the service manager made is not this process's to make again.
+        // This process must not make a socket again that the service manager made.
         let f = Fixture::new("socket-handed");
         let handed = ServedPath::socket(&f.at("other"), fs::File::open(f.at("other")).unwrap().into(), true);
         handed.look();

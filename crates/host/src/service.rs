@@ -120,7 +120,7 @@ pub struct Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // One that waits for an IOThread that hangs is not waited for.
+        // If the thread itself waits for an IOThread that hangs, do not wait for the thread.
         if let Some(mut over) = self.over.0.try_lock_for(Duration::from_secs(1)) {
             *over = true;
             self.over.1.notify_all();

@@ -61,7 +61,7 @@ pub(crate) fn signal(fd: impl AsFd) -> Result<(), Waits> {
         place.writes.store(count.wrapping_add(2), Ordering::Relaxed);
         written
     });
-    // A full one that does not wait is readable already.
+    // A full eventfd that does not block is readable already.
     if written == Err(rustix::io::Errno::INTR) { Err(Waits) } else { Ok(()) }
 }
 
@@ -82,7 +82,7 @@ fn register() -> Arc<WriterThread> {
     let mut watched = WATCHED.lock();
     watched.0.push(Arc::downgrade(&place));
     if !watched.1 {
-        // Without one the next thread tries again.
+        // If the watch thread cannot be started, the next thread that registers tries again.
         watched.1 = std::thread::Builder::new().name("mqblk-watch".into()).spawn(watch).is_ok();
     }
     place
@@ -116,7 +116,7 @@ fn watch() {
         let writing = |p: &Arc<WriterThread>| (p.thread, p.writes.load(Ordering::Relaxed));
         let now: Vec<_> = places.iter().map(writing).filter(|(_, count)| !count.is_multiple_of(2)).collect();
         for (thread, _) in now.iter().filter(|one| before.contains(one)) {
-            // One that has ended meanwhile does not hear it, and a thread that has its number takes no harm.
+            // A thread that has ended meanwhile gets no signal, and the signal does no harm to a new thread with the same number.
             // SAFETY: only numbers are passed.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), *thread, SIGNAL) };
         }

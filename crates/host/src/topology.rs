@@ -33,7 +33,7 @@ pub fn read(root: &Path, nr_cpus: u16) -> Option<CpuTopology> {
 
 /// The CPUs under `root` that are online now.
 pub fn online(root: &Path) -> Option<Vec<u16>> {
-    // Never none: the caller runs on a CPU. An empty list is one that is being written.
+    // At least one CPU is online, because the caller runs on it. So an empty list is a list that is being written.
     cpu_list(&text(&root.join("cpu/online"))?).filter(|cpus| !cpus.is_empty())
 }
 

@@ -120,7 +120,7 @@ fn switch_ns(cpu: u32) -> Result<Option<f64>, String> {
     if is_late() {
         return Ok(None);
     }
-    // They run by turns, so the time of one is that of both.
+    // The two threads take turns, so the time of one thread is the time of both.
     let (took, switches) = (took_a.max(took_b) as f64, switches_a + switches_b);
     if switches < u64::from(YIELDS) / 2 {
         return Err(format!(

@@ -181,7 +181,7 @@ pub fn run(
 ) -> crate::error::Result<Calibration> {
     let cpus = allowed_cpus();
     let first = cpus[0];
-    // A thread of its own: the caller's keeps its CPUs.
+    // Measure on a separate thread, so that the caller's thread keeps its CPUs.
     std::thread::scope(|s| {
         let measuring = s.spawn(move || {
             pin_thread(&[first])?;

@@ -62,7 +62,7 @@ thread_local! {
 /// The lock of a run, with the number of times it was taken on this thread, and for how long.
 struct Timed(RawMutex);
 
-// SAFETY: exclusion is that of the lock inside; what is around it are numbers of this thread.
+// SAFETY: the lock inside provides the exclusion. This type only adds counters of the calling thread.
 unsafe impl lock_api::RawMutex for Timed {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way of making a lock")]
     const INIT: Timed = Timed(RawMutex::INIT);
@@ -174,7 +174,7 @@ fn phases_ns(hold_ns: f64) -> Result<[f64; 3], String> {
     let (mut ns, mut locks) = ([0u64; 3], [0u64; 3]);
     for batch in 0..BATCHES + 5 {
         if batch == 5 {
-            // What was cold is warm.
+            // The caches are warm now: discard the figures of the batches so far.
             (ns, locks) = ([0; 3], [0; 3]);
         }
         let mut bios = [Bio::read(Sector(0), 8, DataRef::NONE); DEPTH as usize];
@@ -262,7 +262,7 @@ fn by_turns_ns(a: u32, b: u32) -> Result<Option<f64>, String> {
             if n == TURNS / 10 {
                 begun = clock::now();
             }
-            // The other one waits for this turn to end, whatever comes of it.
+            // The other thread waits for this turn to end, so the loop continues after an error.
             wrong = wrong.or(submit(&mut sub, &places.next()).err());
             sub.poll(clock::now());
             sub.reap(|_| {});

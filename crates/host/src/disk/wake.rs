@@ -56,11 +56,11 @@ impl WakeTable {
         self.end(submitter);
     }
 
-    /// `submitter` is going to wait, and a notification wakes `hctx`: [`HostDriver::wakes`] of before. `None`: something came for it
-    /// already. [`WakeTable::end`] follows in either case.
+    /// Marks `submitter` as about to wait; from then on a notification wakes `hctx`. Returns [`HostDriver::wakes`] of before the mark, or
+    /// `None` if the submitter was notified already. The caller calls [`WakeTable::end`] in either case.
     pub(crate) fn begin(&self, submitter: SubmitterId, hctx: HctxId) -> Option<u64> {
         let waiting = WAITING + hctx.index() as u32;
-        // Before others can see that this thread waits: a wake-up from then on is newer.
+        // Read this before other threads can see that this thread waits, so that every wake-up from then on is newer.
         let seen = self.driver.wakes(hctx);
         // Pairs with: WakeTable::notify
         let began = self.states[submitter.index()]
@@ -71,7 +71,7 @@ impl WakeTable {
 
     /// `submitter` is awake.
     pub(crate) fn end(&self, submitter: SubmitterId) {
-        // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
+        // Pairs with: WakeTable::notify. A poll follows every wait, and sees the work that was notified.
         self.states[submitter.index()].swap(AWAKE, Ordering::AcqRel);
     }
 }
@@ -82,8 +82,8 @@ pub struct Waker(pub Arc<WakeTable>);
 impl Notify for Waker {
     fn notify(&self, submitter: SubmitterId) {
         let state = &self.0.states[submitter.index()];
-        // Always written, though it may say so already: a load could answer from before the thread looked last, while
-        // what the caller has left for it is still on its way to memory.
+        // Write the state even if it is `NOTIFIED` already. A load could return the state from before the thread's last
+        // check, while the work that the caller left for the thread is still on its way to memory.
         // Pairs with: WakeTable::wait
         let before = state.swap(NOTIFIED, Ordering::AcqRel);
         if before >= WAITING {

@@ -66,7 +66,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The driver.
+/// The file driver: a disk in a regular file, or a block device.
 pub struct File {
     opened: Arc<Opened>,
     regions: Arc<Regions>,

@@ -110,7 +110,7 @@ const CHECK_SESSION: u16 = u16::MAX;
 /// Time limit of a login once the target is reachable.
 const LOGIN_TIME: Duration = Duration::from_secs(15);
 
-/// The driver.
+/// The iSCSI driver: a logical unit of an iSCSI target.
 pub struct Iscsi {
     // First: it is dropped before the rest.
     _reconnector: Reconnector<Shared>,
@@ -264,7 +264,7 @@ impl Shared {
             self.queues.iter().for_each(|q| q.drop_session(why));
             return Help::Begun;
         }
-        // Only a path is looked for again after its unit was replaced.
+        // After the unit was replaced, the driver searches for it again only if this disk is a path of a multipath disk.
         let is_over = self.is_gone() && !self.is_path;
         let health: Vec<SessionHealth> = self.queues.iter().map(|q| q.health(now)).collect();
         if health.contains(&SessionHealth::Recovering) && !is_over {

@@ -116,7 +116,7 @@ struct Hctx {
     sleeper: Sleeper,
 }
 
-/// The driver.
+/// The model driver: a disk with the speed of a given device.
 pub struct Model {
     options: ModelOptions,
     medium: Medium,

@@ -89,7 +89,7 @@ impl fmt::Display for OneConnection {
     }
 }
 
-/// The driver.
+/// The NBD driver: a disk of an NBD server.
 pub struct Nbd {
     // First: it is dropped before the rest.
     _reconnector: Reconnector<Shared>,

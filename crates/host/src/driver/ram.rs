@@ -98,7 +98,7 @@ impl RamDisk {
     }
 }
 
-/// The driver.
+/// The RAM driver: a disk in memory.
 pub struct Ram {
     disk: RamDisk,
     hctxs: PerHctx<Mutex<VecDeque<(InFlight, BlkStatus)>>>,

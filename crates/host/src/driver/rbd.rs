@@ -70,7 +70,7 @@ const SURVEY_BYTES: u64 = 4 << 30;
 const MOUNT_TIMEOUT: &str = "30";
 const CEPHS_MOUNT_TIMEOUT: &str = "300";
 
-/// The driver.
+/// The RBD driver: an image of a Ceph cluster.
 pub struct Rbd {
     target: RbdTarget,
     read_only: bool,
@@ -374,7 +374,7 @@ impl Space for Rbd {
         let (offset, bytes) = (sector.0 << SECTOR_SHIFT, (nr_sectors << SECTOR_SHIFT).min(SURVEY_BYTES));
         match self.first.extents(self.object_bytes, offset, offset.saturating_add(bytes), most.max(1)) {
             Ok((extents, known)) => stretches(offset, known, u64::from(self.limits.logical_block_size), &extents, most),
-            // Reading it will show what is wrong.
+            // Report data: reading it will show the error.
             Err(_) => vec![Stretch { nr_sectors, is_hole: false }],
         }
     }

@@ -87,7 +87,7 @@ impl Waits {
             self.signal(waiting);
         }
         self.calm(waiting, has_ended);
-        // A thread that sleeps for what was found here would sleep for nothing if it was the last.
+        // If this poll found the last completion in flight, a thread that sleeps for it would sleep in vain.
         if waiting.threads > 0 && found_last {
             self.signal(waiting);
         }

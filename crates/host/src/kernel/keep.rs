@@ -63,7 +63,7 @@ impl SettingsGuard {
         let file = lock(device)?;
         if let Some(left) = put_back_file(device, &file)? {
             if !left.is_whole {
-                // What is there now is not the disk's own: kept as such, it would be put back for good.
+                // The present settings are not the disk's own. If they were kept as the disk's own, they would be put back for good.
                 return Err(Error::new(
                     ErrorKind::Io,
                     format!("{}; mqblk restore {} tries again", left.text, device.disk),
@@ -183,7 +183,7 @@ pub fn put_back_all() -> Vec<String> {
     let thread = std::thread::Builder::new().name("put-back".to_owned());
     let started = thread.spawn(move || {
         let problems = all.iter().flat_map(put_back).collect::<Vec<_>>();
-        // After too long a wait no listener is left.
+        // If the wait below has timed out, the receiver is gone.
         let _ = tell.send(problems);
     });
     match started.ok().and_then(|_| told.recv_timeout(PATIENCE).ok()) {

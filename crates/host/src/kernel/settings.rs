@@ -211,7 +211,7 @@ fn queue_parameter(kind: &str) -> &'static str {
 
 fn check_scheduler(device: &KernelDevice, value: &str) -> Result<()> {
     let offered = sysfs::schedulers(device);
-    // What is a module may not be in the list; the kernel loads it.
+    // A scheduler in a module may be missing from the list; the kernel loads the module.
     let known = TUNABLES.iter().map(|t| t.0).chain(["deadline", "noop", "cfq", "kyber-iosched"]);
     if offered.iter().any(|s| s == value) || known.clone().any(|s| s == value) {
         return Ok(());

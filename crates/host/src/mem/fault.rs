@@ -139,8 +139,8 @@ impl Watch {
 /// Installs the handler, once.
 fn install() {
     BEFORE.get_or_init(|| {
-        // SAFETY: zero is a valid value of this plain structure; the calls get pointers to local ones. The handler keeps to
-        // what a handler may do.
+        // SAFETY: zero is a valid value of this plain structure, and the calls get pointers to local variables. The handler does only what
+        // is allowed in a signal handler.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before);
@@ -185,12 +185,12 @@ fn repair(address: usize) -> bool {
     };
     // SAFETY: this thread is accessing the range, so its region lives, and with it the alarm.
     let Some(alarm) = (unsafe { watch.alarm.load(Ordering::Relaxed).as_ref() }) else { return false };
-    // Before the zeroes. Pairs with: Alarm::is_raised
+    // Raise the alarm before the zeroes appear. Pairs with: Alarm::is_raised
     alarm.raised.store(true, Ordering::SeqCst);
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the range is within the watched mapping, which its region owns and reaches only by atomics and copies that may
-    // race; so its bytes may change. Another thread may do the same now, and loses nothing but zeroes.
+    // SAFETY: the range is within the watched mapping. The region owns the mapping, and accesses it only by atomics and by copies that may
+    // race, so its bytes may change. If another thread maps zeroes here now, too, only zeroes are lost.
     let made = unsafe { libc::mmap(std::ptr::without_provenance_mut(from), bytes, prot, flags, -1, 0) };
     if made == libc::MAP_FAILED {
         return false;
@@ -218,7 +218,7 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
             Some(b) => std::mem::transmute::<usize, Plain>(b.sa_sigaction)(signal),
             None => {
                 libc::signal(signal, libc::SIG_DFL);
-                // Comes again by itself if it was an access, and has to be sent again if it was sent.
+                // A signal from an access comes again by itself; a signal that was sent has to be raised again.
                 if (*info).si_code <= 0 {
                     libc::raise(signal);
                 }

@@ -153,8 +153,8 @@ impl Region {
     #[inline]
     pub(crate) fn set_bits(&self, at: usize, bits: u8) {
         let byte = self.atomic::<AtomicU8>(at);
-        // What was written before is seen by a thread that finds the bit. Pairs with: the front end, which takes the bits and then reads.
-        // A bit that is set already may be taken meanwhile, so it is set again all the same.
+        // A thread that finds the bit sees the data that was written before. Pairs with: the front end, which takes the bits and then
+        // reads. The bit is set even if it is set already, because the front end may take it meanwhile.
         byte.fetch_or(bits, Ordering::Release);
     }
 

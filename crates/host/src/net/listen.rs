@@ -50,7 +50,7 @@ impl TcpListen {
         let is_here = |at: &SocketAddr| TcpListener::bind(SocketAddr::new(at.ip(), 0)).is_ok();
         let (mut here, elsewhere): (Vec<_>, Vec<_>) = all.into_iter().partition(is_here);
         if here.is_empty() {
-            // Listening there will show what is wrong.
+            // Keep these addresses: listening there will show the error.
             here = elsewhere;
         }
         let mut here = here.into_iter();

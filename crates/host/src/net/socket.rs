@@ -42,7 +42,7 @@ const BACKLOG: i32 = 4096;
 /// `AddrInUse`: another process has the socket open, or the path is not a socket. Others: system errors.
 pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(handed) = handed::unix(path) {
-        // Without its file, the socket works, and a problem of its path is not noticed.
+        // If its file cannot be opened, the socket works, but a problem of its path is not noticed.
         return Ok((handed?, SocketFile { path: path.to_owned(), served: open_file(path, true).ok() }));
     }
     match bind_new(path, mode) {

@@ -212,7 +212,7 @@ impl Frozen<'_> {
         wait_drained(what, patience)?;
         // A driver that was once started with a shape can go back to that shape, so after an error the disk continues.
         rebuild().map_err(usage)?;
-        // A thread that was alone may not be any more; one that is finds out at its next wait.
+        // A thread that was alone on its hardware queue may not be alone now. A thread that is alone notices at its next wait.
         self.driver.issuer().unclaim();
         Ok(clock::now().since(began))
     }

@@ -100,7 +100,7 @@ impl Watched {
     fn look(&self) {
         let Some(online) = topology::online(&self.system) else { return };
         for (i, disk) in self.disks.iter().enumerate() {
-            // One that is not drained within a second is tried again later.
+            // A disk that is not drained within a second is tried again later.
             for (cpu, online) in disk.follow_cpus(&|cpu| online.contains(&(cpu.index() as u16))).unwrap_or_default() {
                 if i == 0 {
                     let change = CpuChange { at: clock::now().since(self.began), cpu, online };

@@ -352,7 +352,7 @@ impl Slot {
             return Some(BlkStatus::Ok);
         }
         if result == 0 {
-            // The end of the device, which the job was told of.
+            // The I/O reaches beyond the end of the device, whose size the job knows.
             return Some(BlkStatus::IoErr);
         }
         let part = result as u32;

@@ -12,7 +12,7 @@ use blk::id::CpuId;
 use blk::time::Duration;
 use std::sync::Arc;
 
-/// See the module's text.
+/// A thread's I/O channel to a disk. See the module's text.
 pub struct IoChannel {
     /// What is submitted, polled and reaped.
     pub sub: Submitter,

@@ -115,7 +115,7 @@ impl Buffers {
 }
 
 struct JobLoop<L: Load + ?Sized, D> {
-    // Dropped first: it is done with the buffers then.
+    // This field is dropped before the buffers, because the device uses them until then.
     device: D,
     load: Box<L>,
     buffers: Buffers,
@@ -215,7 +215,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
     }
 
     fn look_around_now(&mut self) {
-        // I/O that completes during submission needs no poll, but other I/O may wait for what a poll does.
+        // I/O that completes during submission needs no poll, but other I/O may need a poll to continue.
         self.device.poll(self.now);
         let (device, now) = (&mut self.device, self.now);
         self.checkpoint.look(self.load.as_mut(), now, || device.is_stuck(now));

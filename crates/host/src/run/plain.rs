@@ -87,7 +87,7 @@ impl JobDevice for Plain {
         self.sub.poll(now);
     }
 
-    #[inline(always)] // Its answer belongs in registers.
+    #[inline(always)] // So that the result stays in registers.
     fn reap_one(&mut self) -> Option<Done> {
         self.sub.reap_one()
     }

@@ -112,8 +112,8 @@ impl Waiter {
         let first = hctxs[0];
         let at_device = sub.waiting() + sub.held() == 0 && !disk.queue.has_delayed_work();
         if *alone && *wait_first && timeout.is_none() && at_device {
-            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed,
-            // and a freeze can wait for that end.
+            // This thread can only wait for its own I/O at a real device, and that I/O ends. So no timer has to be
+            // armed, and a freeze can wait for the I/O.
             return disk.driver.wait(first, min, None);
         }
         let now = clock::now();

@@ -84,7 +84,7 @@ impl Taken {
         if let Some(owner) = owner {
             let before = self.by_owner.get(&owner).copied().unwrap_or(0);
             let own = before + bytes;
-            // What an owner has is at most what then stays free, which is half of what others leave.
+            // An owner may have at most as much as then stays free, which is half of the memory that others leave.
             if before > 0 && own > limit - total {
                 let rule = "one user or address may have half of what others leave";
                 return refused(&format!("clients of {owner} have {before} of {limit}, and {rule}"));
@@ -144,7 +144,7 @@ mod tests {
         taken.take(40, a, 100).unwrap();
         taken.take(60, b, 100).unwrap();
         assert!(taken.take(1, Some(Owner::Unknown), 100).is_err());
-        // A limit that was lowered below what is taken.
+        // The limit was lowered below the sum that is taken.
         assert!(taken.take(1, a, 50).is_err());
     }
 }

@@ -31,7 +31,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// See the module's text. Fields are dropped in this order.
+/// The running daemon. See the module's text. Fields are dropped in this order.
 pub struct Daemon {
     /// By name.
     exports: HashMap<String, Box<dyn RunningExport>>,

@@ -516,8 +516,8 @@ impl ServedDisk {
         if *drained {
             return Ok(Duration::ZERO);
         }
-        // Before the freeze, which keeps a block that was read from being written. With the disk drained, a rewrite begins with a read
-        // that waits.
+        // Close the locks before the freeze, because the freeze would keep a rewrite from writing a block that it has read. While the disk
+        // is drained, a rewrite begins with a read, which waits.
         self.locks.close();
         let rewritten = wait_ended(|| self.locks.is_free());
         let took = rewritten.and_then(|took| Ok(took + self.drain_members()?));

@@ -83,7 +83,7 @@ fn made_for(plan: &DiskPlan) -> Option<u32> {
         let header: Mark = (b"EFI PART", (at.0 << SECTOR_SHIFT) as i64, "GPT");
         Ok(first_mark(&file, plan.part, bytes, &[header])?.is_some())
     };
-    // What cannot be read is left to the driver.
+    // A file that cannot be read counts as a file without a table; the driver handles it.
     Some(TABLE_BLOCKS.into_iter().find(|block| has_table(*block).unwrap_or(false)).unwrap_or(512))
 }
 

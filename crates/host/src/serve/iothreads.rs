@@ -87,7 +87,7 @@ pub struct ThreadReport {
     pub name: String,
     /// Time since it started.
     pub alive: Duration,
-    /// Part of that time spent in rounds that found work.
+    /// Part of [`ThreadReport::alive`] spent in rounds that found work.
     pub busy: Duration,
     /// CPU time, polling included.
     pub cpu: Duration,
@@ -174,7 +174,7 @@ impl Running {
     }
 }
 
-/// See the module's text.
+/// All IOThreads of a daemon. See the module's text.
 pub struct IoThreads {
     wakeups: Arc<Wakeups>,
     /// By number; `None` where a thread was removed.

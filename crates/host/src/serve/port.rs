@@ -47,7 +47,7 @@ impl SourceId {
     }
 }
 
-/// See the module's text. Fields are dropped in this order.
+/// An IOThread's entry to one disk. See the module's text. Fields are dropped in this order.
 pub struct Port {
     sub: IoPath,
     entry: Entry<RawMutex, Waker>,

@@ -13,7 +13,7 @@ use blk::time::{Duration, Instant};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// See the module's text.
+/// A view of a daemon that can be read during changes. See the module's text.
 pub struct View {
     pub(super) plan: CheckedPlan,
     pub(super) began: Instant,

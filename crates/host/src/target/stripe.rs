@@ -57,7 +57,7 @@ impl StripeSpec {
                 members.push(spec);
             }
         }
-        // What is not known before it is opened is taken for large enough.
+        // If the size of a member is unknown before it is opened, the member counts as large enough.
         let size = |m: &TargetSpec| m.size_bytes().unwrap_or(chunk_bytes) >> SECTOR_SHIFT;
         let stripes: Vec<_> = members.iter().map(|m| Stripe { start: Sector(0), nr_sectors: size(m) }).collect();
         StripeMap::new(chunk_bytes, SECTOR_SIZE, &stripes).map_err(|e| refuse(e.to_string()))?;

@@ -134,8 +134,8 @@ impl<K: Kernel> Handover<K> {
 
     /// Ends the owner's sleep, if it sleeps, by one mark for each completion that it sleeps for. Not called under the lock.
     fn wake_owner(&self) {
-        // Relaxed: a thread that signals has held the lock after the owner published what it sleeps for; otherwise the owner has yet to
-        // check. Pairs with: Handover::to_wait_for
+        // Relaxed: the lock orders this. Either this thread held the lock after the owner published what it sleeps for, or the owner has
+        // yet to check whether it must sleep. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
     }
 
@@ -143,8 +143,8 @@ impl<K: Kernel> Handover<K> {
     /// sleep. If another thread takes the mark in between, the owner would continue to sleep.
     #[cold]
     fn ring_again(&self) {
-        // Relaxed: a thread that takes a mark has held the lock after the owner published what it sleeps for. An owner that is already
-        // awake finds an extra mark. Pairs with: Handover::to_wait_for
+        // Relaxed: this thread took the mark, so it held the lock after the owner published what it sleeps for. If the owner is awake
+        // already, it finds an extra mark. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_wants.load(Ordering::Relaxed));
     }
 
@@ -170,9 +170,9 @@ impl<K: Kernel> Handover<K> {
         if reaped.woke && self.kernel.has_owner() && !self.kernel.may_enter() {
             self.ring_again();
         }
-        // A thread may be on its way into `wait` for what was reaped here. It would sleep for nothing, and no other thread is
-        // left to complete anything and wake it. If it checked the rings before this reap, the lock shows its mark here. The
-        // same goes for a thread that was to be woken by the mark taken here.
+        // Another thread may be entering `wait` for the completions that were reaped here. It would sleep in vain, and no other thread is
+        // left to wake it. If it checked the rings before this reap, the lock makes its count in `waiting` visible here. The same holds for
+        // a thread that the mark taken here should have woken.
         // Relaxed: the lock orders it. Pairs with: Handover::wait
         if (last || reaped.woke && !self.kernel.has_owner()) && self.waiting.load(Ordering::Relaxed) > 0 {
             self.wake();
@@ -183,7 +183,7 @@ impl<K: Kernel> Handover<K> {
 
     /// Sleeps until `min` completions are there, or fewer if fewer are in flight, unless there was a wake-up after `seen`.
     pub(super) fn wait(&self, seen: u64, min: u32, timeout: Option<Duration>) {
-        // Before the check of the rings; see `reap`.
+        // Count this thread before it checks the rings; see `reap`.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if let Some(want) = self.to_wait_for(seen, min, timeout) {
             if self.kernel.may_enter() {
@@ -210,7 +210,7 @@ impl<K: Kernel> Handover<K> {
         let idle = in_flight == 0 && timeout.is_none();
         let sleep = !self.kernel.has_work(&state) && self.kernel.ready(&state) < want as usize && !idle;
         if sleep && self.kernel.has_owner() && self.kernel.may_enter() {
-            // Published under the lock: other threads wake the owner for everything that they do after this. Pairs with:
+            // The owner publishes this under the lock, so other threads wake it for everything that they do later. Pairs with:
             // Handover::wake_owner
             store_relaxed(&self.owner_sleeps_for, want);
             store_relaxed(&self.owner_wants, want);

@@ -36,8 +36,8 @@ pub(super) struct Requests {
     read_ahead: ReadAhead,
 }
 
-// SAFETY: the raw pointers in slots and pieces are addresses for the kernel, of memory that outlives their use (module's text) from
-// whichever thread; this process dereferences them only in `Memory::behind`, under the lock.
+// SAFETY: the raw pointers in slots and pieces are addresses for the kernel. The memory outlives their use, on any thread (see the module's
+// text). This process dereferences them only in `Memory::behind`, under the lock.
 unsafe impl Send for Requests {}
 
 impl Requests {

@@ -108,7 +108,7 @@ impl Slot {
 
     fn failed(&mut self, errno: i32) -> Outcome {
         match errno {
-            // Whatever the errno of a failed flush: the kernel reports it once.
+            // A failed flush ends here with any errno, because the kernel reports the failure only once.
             _ if self.op.step == Step::Flush => Outcome::Done(flush_status(errno)),
             libc::EAGAIN | libc::EINTR if self.retries < MAX_RETRIES => {
                 self.retries += 1;

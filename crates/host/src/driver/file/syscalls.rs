@@ -24,7 +24,7 @@ impl Operation {
             Step::Read => {
                 let (first, list, count) = self.list();
                 let list = if list.is_null() { &raw const first } else { list };
-                // SAFETY: the list has `count` entries, and the caller keeps it and what they refer to.
+                // SAFETY: the list has `count` entries, and the caller keeps the list and the memory that the entries refer to.
                 result(unsafe { libc::preadv2(fd, list, count, offset, 0) })
             }
             Step::Write { fua } => {

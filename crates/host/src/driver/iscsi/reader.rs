@@ -88,7 +88,7 @@ impl Reader {
         }
     }
 
-    /// Parses bytes from the front of `input`. Call until it needs more.
+    /// Parses bytes from the front of `input`. Call this until it returns [`PduEvent::NeedMore`].
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<PduEvent<'a>, Violation> {
         let Phase::Body { read, left, tail } = &mut self.phase else { return self.header(input) };
         if *left > 0 {

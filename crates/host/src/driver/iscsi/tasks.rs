@@ -307,7 +307,7 @@ impl Tasks {
             Payload::None | Payload::Unmap(_) | Payload::Zeroes(_) => 0,
         };
         let missing = match slot.payload {
-            // Also for a parameter list or a block of zeroes, because data that waits to be sent already counts as moved.
+            // This includes a parameter list or a block of zeroes, because data that waits to be sent already counts as moved.
             _ if slot.discarded || has_unsent => slot.len,
             // This part of the data was not transferred.
             Payload::Read | Payload::Write | Payload::Zeroes(_) => slot.len - slot.moved,

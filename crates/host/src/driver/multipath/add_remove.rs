@@ -93,7 +93,8 @@ impl Core {
         let number = paths.iter().map(|p| p.driver.number + 1).max().unwrap_or(0);
         let driver = PathDriver::new(number, name.clone(), Some(inner), common, Arc::clone(&self.hctx_waits));
         let driver = Arc::new(driver);
-        // Here, because it may log in, which must not hold up the regrouping of other paths. To start it again costs nothing.
+        // Start the driver here: it may log in, and that must not delay the regrouping of other paths. Starting it again later costs
+        // nothing.
         if let Some((nr_hw_queues, depth)) = paths.first().and_then(|p| p.driver.started()) {
             let started = driver.start(nr_hw_queues, depth).is_ok() && driver.is_usable();
             if !started {

@@ -62,13 +62,13 @@ pub struct Path {
     pub checker: PathChecker,
 }
 
-/// The driver.
+/// The multipath driver: a disk with several paths.
 pub struct Multipath {
     pub(super) core: Arc<Core>,
     changes: Mutex<PathChanges>,
     /// Makes paths that are added; `None`: none can be.
     pub(super) maker: Option<PathMaker>,
-    // Its threads use the other fields; dropping it ends them.
+    // The watcher's threads use the other fields; dropping the watcher ends the threads.
     pub(super) watcher: Watcher,
 }
 
@@ -215,7 +215,7 @@ impl Multipath {
         Ok((disk, troubles.into_iter().map(|(_, text)| text).collect()))
     }
 
-    /// Returns the status of its paths and groups.
+    /// Returns the status of the disk's paths and groups.
     pub fn status(&self) -> Status {
         self.core.disk.status()
     }

@@ -56,7 +56,8 @@ impl HctxWaits {
     /// to sleep. `is_ready`: a request waits to be returned.
     pub(super) fn sleep(&self, seen: u64, is_ready: impl Fn() -> bool, limit: impl FnOnce() -> Option<Duration>) {
         let mut waiting = self.waiting.lock();
-        // Published, then in-flight requests are checked; a thread that changes those checks this. Pairs with: HctxWaits::is_stirred
+        // This thread sets the flag, then checks the requests in flight. A thread that changes those requests then checks the flag.
+        // Pairs with: HctxWaits::is_stirred
         self.stirred.store(true, Ordering::SeqCst);
         if self.waits.wakes() == seen
             && !is_ready()

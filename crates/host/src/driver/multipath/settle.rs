@@ -122,8 +122,8 @@ impl MultipathTarget {
         if self.options.prio == Prioritizer::Alua || self.is_given("path_grouping_policy") {
             return None;
         }
-        // Without its prioritizer, the policy would put the paths to all controllers into one group. A prioritizer of the file has a note of
-        // its own, from its line.
+        // Without its prioritizer, the policy would put the paths to all controllers into one group. A prioritizer from the configuration
+        // file is not noted here, because its line has a note of its own.
         let is_of_table = [policy, prio].iter().any(|found| found.origin == Origin::Hardware);
         let lacks_prio = || is_of_table && prio.value.parse::<Prioritizer>().is_err();
         let why = match self.options.path_grouping_policy {

@@ -120,6 +120,6 @@ fn features(queues: bool, f: &Features) -> String {
 
 fn mean(prios: impl Iterator<Item = u32>) -> u32 {
     let (sum, n) = prios.fold((0, 0), |(sum, n), prio| (sum + u64::from(prio), n + 1));
-    // At most the largest.
+    // The mean fits, because it is at most the largest priority.
     sum.checked_div(n).map_or(0, |mean| mean as u32)
 }

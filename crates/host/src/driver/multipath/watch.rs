@@ -133,7 +133,7 @@ impl WatchSignals {
 
     /// Ends the checks of paths that are being removed.
     pub(super) fn tell_leaving(&self) {
-        // Locked once: a thread either sleeps already, or sees its path's mark before it does.
+        // Lock once: after that, each thread either sleeps already, or sees its path's mark before it sleeps.
         drop(self.signs.lock());
         self.changed.notify_all();
     }
@@ -208,7 +208,7 @@ impl Watcher {
         let thread = std::thread::Builder::new().name("multipath-check".into()).spawn(move || run(&core, &path));
         let thread = thread.map_err(|e| Error::os(e, "cannot start a thread for a path's checks"))?;
         let mut threads = self.threads.lock();
-        // Those of removed paths.
+        // Join the ended threads of removed paths.
         let (ended, running): (Vec<_>, Vec<_>) = threads.drain(..).partition(JoinHandle::is_finished);
         ended.into_iter().for_each(join);
         *threads = running;

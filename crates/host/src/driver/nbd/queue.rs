@@ -314,7 +314,7 @@ mod tests {
             queue.attach(dialed, &regions, is_first);
             assert_eq!((queue.core.wants_connection(), queue.core.status().connected), (None, true));
         };
-        // As if the connection had been made at that time; the current time does not matter.
+        // Loses the connection at `lost`, as if it had been made at `attached`; the current time does not matter.
         let lose = |attached, lost| {
             let mut state = queue.core.lock();
             state.attached = attached;

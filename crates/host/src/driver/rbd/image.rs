@@ -295,7 +295,7 @@ impl Image {
         let mut all: Vec<ConfigOption> = Vec::new();
         for _ in 0..3 {
             let list = if all.is_empty() { null_mut() } else { all.as_mut_ptr() };
-            // SAFETY: an open image, and an array of the length that is told; with none of it, only the length is asked for.
+            // SAFETY: the image is open, and `most` is the length of the array. Without an array, the call only returns the length.
             let code = unsafe { (self.library.rbd_config_image_list)(self.handle, list, &raw mut most) };
             match code {
                 code if code >= 0 && !all.is_empty() => break,
@@ -308,7 +308,7 @@ impl Image {
         }
         let told = &all[..usize::try_from(most).ok()?.min(all.len())];
         let found = told.iter().find(|o| {
-            // SAFETY: a name that was told is a string, until the list is given back.
+            // SAFETY: a name that librbd stored is a C string until the list is given back.
             !o.name.is_null() && unsafe { CStr::from_ptr(o.name) }.to_bytes() == name.as_bytes()
         });
         // SAFETY: as above.
@@ -385,7 +385,7 @@ impl Image {
         }
         check(code, || "cannot find the owner of the RBD image's exclusive lock".to_owned())?;
         let told = &list[..most.min(list.len())];
-        // SAFETY: what was told are strings, until they are given back.
+        // SAFETY: the entries that librbd stored are C strings until the list is given back.
         let owners = told.iter().map(|o| unsafe { CStr::from_ptr(*o) }.to_string_lossy().into_owned()).collect();
         // SAFETY: what the call above has put there, given back once.
         unsafe { (self.library.rbd_lock_get_owners_cleanup)(list.as_mut_ptr(), most) };
@@ -400,7 +400,7 @@ impl Image {
             list.resize(most, Watcher { addr: null_mut(), id: 0, cookie: 0 });
             // SAFETY: an open image, and an array of the length that is told.
             let code = unsafe { (self.library.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &raw mut most) };
-            // With ERANGE, `most` is how many there are.
+            // With ERANGE, `most` is the number of watchers.
             if code != -libc::ERANGE || most <= list.len() || most > MAX_WATCHERS {
                 break code;
             }
@@ -466,7 +466,8 @@ impl Image {
             let n = unsafe { (self.library.rbd_poll_io_events)(self.handle, list.as_mut_ptr(), list.len() as c_int) };
             let n = usize::try_from(n).unwrap_or(0).min(list.len());
             for completion in &list[..n] {
-                // SAFETY: a completion of `submit`, told once, whose argument is the box of there; it is released after its last use.
+                // SAFETY: `submit` made the completion, with a boxed `Io` as its argument. librbd reports each completion once, and it is
+                // released after its last use.
                 let (io, result) = unsafe {
                     let io = Box::from_raw((self.library.rbd_aio_get_arg)(*completion).cast::<Io>());
                     let result = (self.library.rbd_aio_get_return_value)(*completion);

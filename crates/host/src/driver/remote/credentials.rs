@@ -285,7 +285,7 @@ fn trusted(
     if directory.is_some() {
         return Pem::read(Role::OfTarget, place)?.roots(provider);
     }
-    // Without a directory: the system's authorities, some of which may have expired or be of an unsupported kind.
+    // Without a directory, use the system's authorities. Some of these may have expired or be of an unsupported kind.
     let remedy = |problem: Problem| Problem {
         text: format!(
             "{}; without tls-certificates=DIR in the target, this system's authorities are used",

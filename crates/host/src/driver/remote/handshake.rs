@@ -122,7 +122,7 @@ impl<'a> HandshakeSocket<'a> {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(mut tls) = self.tls.take() {
             let sent = self.send_tls(&mut tls, bytes);
-            // Also after an error: the next message must not be sent without TLS.
+            // Put the stream back even after an error: the next message must not be sent without TLS.
             self.tls = Some(tls);
             return sent;
         }
@@ -190,7 +190,7 @@ mod tests {
             let line = || {
                 let (client, mut server) = UnixStream::pair().unwrap();
                 client.set_nonblocking(true).unwrap();
-                // Read as TLS, it is rejected.
+                // The client rejects these bytes, because they are not valid TLS.
                 server.write_all(&[1; 4096]).unwrap();
                 (HandshakeSocket::new(client.into(), deadline, Some(&credentials)), server)
             };

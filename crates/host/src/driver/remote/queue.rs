@@ -172,8 +172,8 @@ impl<P: Protocol> Queue<P> {
 
     /// Uses this connection from now on.
     pub(crate) fn use_link(&self, state: &mut QueueState<P>, link: P::Link) {
-        // A peer that leaves while no thread polls is noticed by the reconnect thread; if not by this check, a little
-        // later.
+        // If the peer disconnects while no thread polls, this event wakes the reconnect thread. Without the event, that
+        // thread notices it a little later.
         let rdhup = epoll::EventFlags::RDHUP;
         let _ = epoll::add(self.watch.set(), link.stream().as_fd(), epoll::EventData::new_u64(0), rdhup);
         state.link = LinkState::Up(link);

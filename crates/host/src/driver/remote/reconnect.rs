@@ -253,7 +253,7 @@ mod tests {
         fn attempt(&self, _: usize) -> Result<()> {
             let (before, until) = (self.looks.load(Ordering::Relaxed), clock::now() + LIMIT);
             while self.looks.load(Ordering::Relaxed) == before && clock::now() < until {
-                // As links that are lost meanwhile do.
+                // A link that is lost meanwhile wakes the thread in the same way.
                 self.watch.wake();
                 std::thread::yield_now();
             }

@@ -271,7 +271,7 @@ impl Stream {
             Some(p) => p.pieces.push_destination(p.at, p.left, p.regions, &mut incoming) as usize,
             None => 0,
         };
-        // Also after a direct part, because another long read may follow it.
+        // Use the larger buffer even after a direct part, because another long read may follow that part.
         let long = inbox.has_large_reads();
         let most = if long { INPUT_BYTES_OF_LARGE.max(self.filled + I::MOST_LEFT) } else { INPUT_BYTES };
         let room = self.input.get_mut(self.filled..most).unwrap_or_default();

@@ -72,7 +72,7 @@ impl Kernel {
         // A reply that does not come fails the test.
         let limit = Some(std::time::Duration::from_secs(60));
         rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, limit).unwrap();
-        // Room for all that is ever under way: /dev/fuse has no "not now" for a reply.
+        // Make room for all messages in flight, because /dev/fuse never defers a reply.
         for end in [&socket, &other] {
             rustix::net::sockopt::set_socket_send_buffer_size_force(end, 256 << 20).unwrap();
         }
@@ -246,14 +246,14 @@ fn data_and_holes_are_found() {
     let edges = [0, mib, mib + 65536, 2 * mib, 2 * mib + 4096, SIZE];
     for at in edges.iter().flat_map(|at| [at.wrapping_sub(1), *at, at + 1, at + 511]).chain([1 << 63, u64::MAX]) {
         for whence in [libc::SEEK_DATA, libc::SEEK_HOLE] {
-            // What the kernel says of the image itself.
+            // This is the kernel's answer for the image file itself.
             let from = if whence == libc::SEEK_DATA { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
             let expected = rustix::fs::seek(&image, from).map_err(|_| libc::ENXIO);
             assert_eq!(found(at, whence), expected, "whence {whence} from {at}");
         }
     }
     assert_eq!(found(0, libc::SEEK_END), Err(libc::EINVAL));
-    // What was answered is data.
+    // A range is data once its write has been answered.
     kernel.send(&write(1, 3 << 20, 0, &[7; 4096]));
     assert_eq!(kernel.reply().1, 0);
     assert_eq!(found(2 * mib + 4096, libc::SEEK_DATA), Ok(3 * mib));
@@ -283,12 +283,12 @@ fn a_mount_that_is_gone_leaves_nothing_behind() {
     for i in 0..40 {
         kernel.send(&write(i, 1000 * i as u32 + 3, 0, &[1; 900]));
     }
-    // By then others were taken.
+    // When the first reply arrives, the channel has taken other requests, too.
     assert_eq!(kernel.reply().1, 0);
     let Kernel { socket, threads, disk, shared, channel } = kernel;
     drop(socket);
     assert!(threads.remove(&channel).is_some());
-    // At the next answer, or at an attempt to take a request before it.
+    // The channel notices the lost mount at the next reply, or earlier when it tries to take a request.
     let why = shared.gone.get().expect("it was noticed");
     assert!(why.starts_with("the FUSE connection failed ("), "{why}");
     assert!(disk.locks.is_unused());

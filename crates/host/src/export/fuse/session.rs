@@ -215,7 +215,7 @@ fn fallocate(offset: u64, length: u64, mode: u32, attrs: &FileAttrs, disk: Disk)
     if !disk.zeroes {
         return Action::Refuse(libc::EOPNOTSUPP);
     }
-    // Not a discard: a loop device implements write zeroes by this, so the blocks must read as zeroes.
+    // This must not be a discard: a loop device implements write zeroes by this call, so the blocks must read as zeroes.
     Action::Zero { offset, bytes: end - offset, keep: mode != PUNCH || !attrs.discard }
 }
 

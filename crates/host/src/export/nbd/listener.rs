@@ -511,7 +511,7 @@ impl Shared {
             let shared = Arc::clone(self);
             socket::spawn_for_client("mqblk-nbd-hello", SERVER, move || {
                 shared.welcome(socket, &place);
-                // Dropped in this order, so that the thread that waits for the last handshake is then the only owner of the server.
+                // Drop in this order: the thread that waits for the last handshake is then the only owner of the server.
                 drop(shared);
                 drop(place);
             });

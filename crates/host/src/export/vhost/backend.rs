@@ -282,8 +282,8 @@ impl Connection {
     /// Removes the slots of `old` that no longer exist from the disk's regions. No virtqueue may run.
     fn retire(&self, old: &GuestMemory) {
         for number in old.numbers().filter(|n| self.memory.numbers().all(|m| m != *n)) {
-            // SAFETY: only virtqueues of this connection know the slot. They were handed back by their IOThreads, so
-            // nothing of them is in flight, and the next ones see a memory without it.
+            // SAFETY: only virtqueues of this connection know the slot. Their IOThreads have handed them back, so none
+            // of their requests is in flight. Virtqueues that start later get a memory without the slot.
             unsafe { self.disk.regions.remove(number) };
         }
     }

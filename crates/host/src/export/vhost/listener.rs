@@ -51,7 +51,7 @@ pub struct ExportOptions {
     pub write_through: bool,
     /// See [`VhostUserPlan::allow_file_memory`](crate::serve::plan::VhostUserPlan::allow_file_memory).
     pub allow_file_memory: bool,
-    /// The driver may discard.
+    /// The guest's driver may send discards.
     pub discard: bool,
     /// The serial number that GET_ID returns, at most 20 bytes.
     pub serial: String,

@@ -298,8 +298,8 @@ impl PackedRing {
         if let Some(log) = &self.log {
             log.used(2, 2);
         }
-        // Kicks are requested first; then the caller checks the ring again. Pairs with: the driver's barrier between making a descriptor
-        // available and reading this.
+        // First this function requests kicks, then the caller checks the ring again. Pairs with: the driver's barrier between making a
+        // descriptor available and reading this request.
         fence(Ordering::SeqCst);
     }
 

@@ -228,8 +228,8 @@ impl SplitRing {
             log.used(0, 2);
             log.used(4 + 8 * usize::from(self.size), 2);
         }
-        // Kicks are requested first; then the caller checks the index again. Pairs with: the driver's barrier between making an entry
-        // available and reading this.
+        // First this function requests kicks, then the caller checks the index again. Pairs with: the driver's barrier between making an
+        // entry available and reading this request.
         fence(Ordering::SeqCst);
     }
 
