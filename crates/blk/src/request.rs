@@ -142,7 +142,7 @@ impl Request {
         Op::from_u8(self.op.get())
     }
 
-    /// Modifiers.
+    /// Returns the flags of the operation.
     #[inline]
     pub fn flags(&self) -> OpFlags {
         OpFlags::from_bits(self.flags.get())

@@ -79,7 +79,7 @@ impl ReadAhead {
         if s.next <= s.marker {
             return None;
         }
-        // After the fetched sectors, or after the read if it ends beyond them.
+        // The window begins after the fetched sectors, or after the read if the read ends beyond them.
         let from = s.end.max(s.next);
         s.size = next_size(s.size, self.max);
         s.end = from + s.size;

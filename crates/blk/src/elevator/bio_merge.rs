@@ -250,7 +250,7 @@ pub(crate) fn insert_merge<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: Rq, fre
         return Some(rq);
     }
     let mut incoming = Some(rq);
-    // The request it was joined to may in turn continue another one.
+    // The request that `rq` was joined to may in turn continue another request.
     while let Some(before) = q.cache().find_end(cx, request(cx, id).sector().0)
         && q.admits(before)
         && join(q, cx, before, id)

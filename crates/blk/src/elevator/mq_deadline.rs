@@ -196,8 +196,8 @@ impl<L: RawMutex> MqDeadline<L> {
     fn pending(&self, st: &DeadlineState) -> [bool; NR_CLASSES] {
         let mut pending = [false; NR_CLASSES];
         for (class, pending) in pending.iter_mut().enumerate() {
-            // The first comparison avoids, for a class that was never used, the read of a counter that completions
-            // write.
+            // For a class that was never used, the first comparison is enough: it saves reading a counter that
+            // completions write.
             let inserted = st.classes[class].inserted;
             *pending = inserted != 0 && inserted != self.completed[class].load(Ordering::Relaxed);
         }

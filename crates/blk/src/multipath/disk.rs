@@ -82,7 +82,7 @@ pub type Listener = Box<dyn Fn(PathEvent) + Send + Sync>;
 /// A hardware queue that was started once is never removed.
 type HctxPlace<L> = OnceLock<Box<CachePadded<MultipathHctx<L>>>>;
 
-/// See the module's text.
+/// A multipath disk: its paths and groups. See the module's text.
 pub struct Multipath<L: Lock> {
     /// Usable paths of the current group as a mask. 0 = a group has to be chosen or activated: ask [`GroupsState`].
     pub(super) open: CachePadded<AtomicU64>,

@@ -150,8 +150,8 @@ impl<L: Lock> Multipath<L> {
             Some(status) => Verdict::Ends(status),
             None => Verdict::Again(None),
         };
-        // This comes last: from here on a new path may have the number of a removed one, and must not be charged for
-        // it.
+        // Decrement the count last: from here on, a new path may take the number of a removed path, and this request
+        // must not count for the new path.
         hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
         verdict
     }

@@ -358,7 +358,7 @@ impl<L: Lock> Env<L> {
         } else if let Some(delay) = run_again_after(status) {
             h.due.arm(&self.q.delayed, now + delay);
         } else if !self.q.mark_device_busy() {
-            // The request in flight whose completion the driver counts on may be of another hctx, and may have
+            // The driver expects the completion of a request in flight, perhaps of another hctx. That request may have
             // completed before the mark was set. So the hctx is run once more with the mark set.
             self.owe_run(h);
         }

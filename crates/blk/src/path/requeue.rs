@@ -63,7 +63,7 @@ impl<L: Lock> Env<L> {
         local.completions.requeues = requeues;
         self.insert_requeued(local, hctx, now);
         if self.st.sq.is_none() {
-            // As after a completion: a driver tag may be free, and the device has a request less.
+            // Do the same as after a completion: a driver tag may be free, and the device has one request fewer.
             self.after_free(local, hctx, now);
         }
         self.run_hctx(local, hctx, now);

@@ -28,7 +28,7 @@ impl<L: Lock> Env<L> {
 
     /// Takes an internal tag of the hctx from the plug's cache, else from the bitmap (several at once inside a plug).
     /// If no tag is free, flushes the plug, registers this submitter as a waiter and makes a last try.
-    #[inline(always)] // What a submitter at a depth of one kept for itself.
+    #[inline(always)] // Takes the tag that a submitter at a depth of one kept.
     pub(super) fn get_tag(
         &self,
         local: &mut Local,
@@ -106,8 +106,8 @@ impl<L: Lock> Env<L> {
         if let Some(bio) = new {
             self.trace_bio_waits(local, bio, now);
         }
-        // Run once before the submitter waits, and once when it is woken (see `retry_waiting`): each run changes the
-        // state of the elevator.
+        // Run the hctx once before the submitter waits and once when it is woken (see `retry_waiting`), but not more
+        // often: each run changes the state of the elevator.
         if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
             self.run_hctx(local, hctx, now);
         }

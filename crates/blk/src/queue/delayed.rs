@@ -76,8 +76,8 @@ impl FirstDue {
 
     /// Notes that a run of an hctx is due at `at`.
     pub(crate) fn put_back(&self, at: Instant) {
-        // Pairs with: FirstDue::begin. Written even if the value is earlier already, so that the next thread that
-        // checks the hctxs sees this hctx's time.
+        // Pairs with: FirstDue::begin. This writes even if the stored time is earlier already, so that the next thread
+        // that checks the hctxs sees this hctx's time.
         self.0.fetch_min(at.as_ns(), Ordering::Release);
     }
 }

@@ -40,7 +40,7 @@ struct Waiting {
     bios: Vec<Bio>,
 }
 
-/// See the module's text.
+/// A thread's entry to a disk, for whole blocks and for parts of blocks. See the module's text.
 pub struct Entry<L: Lock, W: Wake> {
     locks: Arc<BlockLocks<L, W>>,
     writes: Arc<Writes<L, W>>,
@@ -184,7 +184,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     }
 
     fn enter(&mut self, below: &mut impl Below, bio: &Bio, now: Instant) -> Entered {
-        // A partial I/O locks the blocks whose data it writes. Others, such as those that it zeroes, it does not.
+        // A partial I/O locks the blocks whose data it writes, but no others, such as the blocks that it zeroes.
         let is_own = is_own(bio.user_data) && bio.op.has_data();
         let writes = bio.op.is_write() && !is_own;
         if writes && self.asks {
@@ -236,7 +236,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         while let Some(index) = self.due.pop_front() {
             self.go_on(below, memory, index, now);
         }
-        // Before the attempts: what changes after them is told again.
+        // Take the changed locks before the attempts: locks that change after this are reported again.
         let mut changed = std::mem::take(&mut self.changed);
         self.writes.take_changed(&mut changed);
         for lock in changed.drain(..) {
@@ -272,7 +272,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     fn hand_out_buffers(&mut self, below: &mut impl Below, memory: &mut impl Memory, now: Instant) {
         while let Some(index) = self.bufferless.pop_front() {
             self.go_on(below, memory, index, now);
-            // An I/O that found none is last in the list now, and was first.
+            // An I/O that found no buffer is now last in the list. It was first, so it goes back to the front.
             if self.bufferless.back() == Some(&index) {
                 self.bufferless.rotate_right(1);
                 return;

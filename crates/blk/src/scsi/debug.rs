@@ -126,7 +126,7 @@ struct Helper {
     log: Vec<(EhAid, LunId)>,
 }
 
-/// See the module's text.
+/// A simulated SCSI host with injected faults. See the module's text.
 pub struct DebugHost<L: Lock, M> {
     options: DebugOptions,
     medium: M,
@@ -187,7 +187,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         }
     }
 
-    /// The next `times` actions of this kind, for one LUN or all, get `reply`; earlier scripts are used up first.
+    /// Answers the next `times` actions of this kind, for one LUN or all, with `reply`. Earlier scripts are used up first.
     pub fn script(&self, aid: EhAid, lun: Option<LunId>, reply: Reply, times: u32) {
         self.helper.lock().script.push(Scripted { aid, lun, reply, times });
     }

@@ -66,7 +66,7 @@ const NEWS_STATE: u32 = 4;
 /// A thread handles pending events.
 const NEWS_ACTING: u32 = 8;
 
-/// See the module's text.
+/// The driver for a SCSI disk. See the module's text.
 pub struct ScsiDisk {
     host: Arc<ScsiHost>,
     lun: LunId,

@@ -610,8 +610,8 @@ impl EhLadder {
             match late.held.take() {
                 Some(held) => self.freed.push((late.id, held)),
                 None => {
-                    // Of the recovered units only an offline one still has commands in flight; other commands became
-                    // late meanwhile.
+                    // Of the recovered units, only an offline unit still has commands in flight. All other commands
+                    // here became late during the recovery.
                     if is_of_unit && late.step == RecoveryStep::Failed {
                         late.step = RecoveryStep::Orphan;
                     }

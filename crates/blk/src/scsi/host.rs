@@ -97,7 +97,7 @@ impl HostTemplate {
     }
 }
 
-/// See the module's text.
+/// A host adapter, which limits the commands in flight of all its LUNs. See the module's text.
 pub struct ScsiHost {
     template: HostTemplate,
     transport: Arc<dyn Transport>,

@@ -153,7 +153,7 @@ impl<L: Lock> Env<L> {
         while !self.q.is_quiesced() {
             ids.clear();
             let mut inner = self.sq().inner.lock();
-            // Set before the check, so that a completion in between sees it.
+            // Set `busy` before the check, so that a completion in between sees it.
             inner.busy = true;
             let budget = self.q.driver.budget(self.st.hctxs[0].id) as usize;
             if budget == 0 {

@@ -49,7 +49,7 @@ pub enum StripeError {
     Large(u128),
 }
 
-/// See the module's text.
+/// Maps sectors of a striped disk to its stripes. See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeMap {
     /// Sectors of a chunk, as a shift.

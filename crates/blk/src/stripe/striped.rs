@@ -58,7 +58,7 @@ struct Parent {
 const NOBODY: Parent =
     Parent { bio: Bio::read(Sector(0), 0, DataRef::NONE), step: BioPhase::Entered, parts: 0, status: BlkStatus::Ok };
 
-/// See the module's text.
+/// A thread's submitter of a striped disk. See the module's text.
 pub struct Striped<L: Lock> {
     map: Arc<StripeMap>,
     limits: Limits,

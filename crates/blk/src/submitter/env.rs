@@ -197,7 +197,7 @@ impl Scratch {
             ended: Vec::with_capacity(POLL_BATCH),
             ended_inline: Vec::new(),
             woken: Vec::with_capacity(2 * POLL_BATCH),
-            // Swapped with the shared list, so both are as large as they can get.
+            // This list is swapped with the shared one, so both have the largest capacity that they can need.
             remote: Vec::with_capacity(remote_capacity(nr_bios)),
         }
     }

@@ -267,8 +267,8 @@ impl<L: Lock> Submitter<L> {
         } else if !self.env.queue_bio(&mut self.local, index, bio, true, now) {
             self.wait_in_line(bio.flags, index, now);
         }
-        // Also if it could not enter above: a bio that has passed the limits tries again, and the freeze may have ended by
-        // then.
+        // Flush the plug even if the submitter could not enter above: a bio that has passed the limits tries to enter again, and the freeze
+        // may have ended by then.
         if self.local.plug.is_due() {
             self.env.flush_plug(&mut self.local, now);
         }
@@ -375,7 +375,7 @@ impl<L: Lock> Submitter<L> {
     }
 
     /// Returns the bio that completed first, and frees its slot.
-    #[inline(always)] // Its answer belongs in registers.
+    #[inline(always)] // So that the result stays in registers.
     pub fn reap_one(&mut self) -> Option<Done> {
         let index = self.local.done.pop_front()?;
         self.local.free_bios.push(index);
@@ -405,8 +405,8 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn take_remote(&self, local: &mut Local, now: Instant) {
         let mut batch = core::mem::take(&mut local.scratch.remote);
-        // Cleared before the list is taken, so that the next call sees entries that are pushed meanwhile. Pairs with:
-        // SubmitterShared::push_remote
+        // Clear the flag before taking the list, so that the next call sees entries that are pushed meanwhile.
+        // Pairs with: SubmitterShared::push_remote
         self.shared.has_remote.swap(false, Ordering::AcqRel);
         core::mem::swap(&mut batch, &mut *self.shared.remote.lock());
         for r in batch.drain(..) {

@@ -103,7 +103,7 @@ impl Iterator for TagBatch {
 
 impl ExactSizeIterator for TagBatch {}
 
-/// See the module header.
+/// A scalable bitmap. See the module header.
 pub struct Sbitmap {
     words: Box<[Word]>,
     depth: u32,

@@ -82,7 +82,8 @@ struct Accounts {
     wait_index: AtomicU32,
 }
 
-/// See the module header. `L` is the lock of the wait queues; a put without waiters takes no lock.
+/// A tag allocator on which submitters can wait for a tag. See the module header. `L` is the lock of the wait queues; a
+/// put without waiters takes no lock.
 pub struct SbitmapQueue<L> {
     sb: Sbitmap,
     waiting: CachePadded<Waiting>,
@@ -320,8 +321,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         let start = self.accounts.wake_index.load(Ordering::Relaxed);
         for index in (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES) {
             self.accounts.wake_index.store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
-            // At most the waiters that are in the queue now. So if `wake` registers waiters again, this call wakes a waiter
-            // eight times at most.
+            // Wake at most the waiters that are in the queue now. So this call wakes a waiter eight times at most, even if `wake` registers
+            // waiters again.
             let mut here = self.wait_queues[index as usize].lock().len();
             while n > 0 && here > 0 {
                 let Some(waiter) = self.pop_waiter(index) else {

@@ -181,7 +181,7 @@ struct TagSetState<L: Lock> {
     disks: Vec<Option<MemberDisk<L>>>,
 }
 
-/// See the module's text.
+/// The driver tags of one host adapter or device, which several disks share. See the module's text.
 pub struct TagSet<L: Lock> {
     /// Held while a disk joins, freezes or updates; taken before every other lock.
     changing: Mutex<L, ()>,

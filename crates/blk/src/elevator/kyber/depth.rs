@@ -86,7 +86,7 @@ impl Judge {
         for (domain, tokens) in tokens.iter().enumerate().take(NR_TIMED) {
             let mut p99 = self.windows.percentile(domain, Kind::Total, 99, now);
             if congested {
-                // Removed even if it is not needed: it is valid for one congested check.
+                // The remembered percentile is valid for one congested check: remove it even if this check does not need it.
                 let last = self.last_p99[domain].take();
                 p99 = p99.or(last);
             } else if p99.is_some() {

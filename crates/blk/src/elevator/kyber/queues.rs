@@ -278,7 +278,7 @@ impl<L: RawMutex> Queues<L> {
     }
 
     fn flush_ctxs(&self, h: &HctxQueue<L>, st: &mut HctxState, domain: Domain) {
-        // Before the bits are cleared, so that other threads see the requests in one place or the other.
+        // Set the flag before the bits are cleared, so that other threads see the requests in one place or the other.
         // Pairs with: HctxQueue::has_work
         h.flushed.store(h.flushed.load(Ordering::Relaxed) | 1 << domain as u8, Ordering::Release);
         let busy = &h.busy[domain as usize];

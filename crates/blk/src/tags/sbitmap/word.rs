@@ -202,7 +202,7 @@ impl Word {
                     Err(now) => cleared = now,
                 }
             } else if want.is_power_of_two() {
-                // As below, but cheaper. Pairs with: clear_deferred.
+                // Has the same effect as the compare-exchange below, but is cheaper. Pairs with: clear_deferred.
                 cleared = self.give.cleared.fetch_and(!want, Ordering::Acquire);
                 if cleared & want != 0 {
                     return want;
