@@ -243,7 +243,7 @@ impl Harness {
         self.notifications.is_pending(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))
     }
 
-    /// Polls one submitter that has a reason to be polled. Returns false if none has one at this time.
+    /// Polls a submitter that has a reason to be polled. Returns false if no submitter has a reason at this time.
     pub fn step_now(&mut self) -> bool {
         if self.paths.as_ref().is_some_and(|p| p.take_run()) {
             self.q.quiesce();
@@ -299,7 +299,7 @@ impl Harness {
         }
     }
 
-    /// Bios of all submitters that have not been reaped.
+    /// Number of bios that have not been reaped, over all submitters.
     pub fn outstanding(&self) -> u32 {
         self.subs.iter().map(Submitter::outstanding).sum()
     }

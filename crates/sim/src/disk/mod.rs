@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Behaviour {
     /// The limits that the disk reports.
     pub limits: Limits,
-    /// Sectors.
+    /// Capacity in sectors.
     pub capacity: u64,
     /// Of a thousand requests, how many are answered with RESOURCE at issue.
     pub resource: u32,
@@ -117,7 +117,7 @@ pub struct Issue {
     pub tag: usize,
     /// Operation.
     pub op: Op,
-    /// Modifiers.
+    /// Flags of the operation.
     pub flags: OpFlags,
     /// First sector.
     pub sector: u64,
@@ -278,7 +278,7 @@ impl SimDisk {
         self.inner().script.extend(answers);
     }
 
-    /// Skips `skip` calls of `queue_rqs`, then runs `hook` at the end of the next one, after its answer is settled.
+    /// Skips `skip` calls of `queue_rqs`, then runs `hook` at the end of the next call, after the answer of that call is settled.
     pub fn interleave(&self, skip: usize, hook: impl FnOnce() + Send + 'static) {
         let mut hooks = self.hooks.lock().expect("no test panics here");
         hooks.extend((0..skip).map(|_| None));

@@ -106,8 +106,8 @@ impl Logs {
             *end = *begin + self.spec.flush_ns;
             state.free_at = *end;
         }
-        // A flush that has not begun includes this commit, and the next flush begins later. Flushes that have their times
-        // already keep them. So a queue of several flushes is shorter than it would be, by up to one commit for each.
+        // A flush that has not begun includes this commit, and the next flush begins later. Flushes whose times are already set keep these
+        // times. So a queue of several flushes is too short, by up to one commit for each flush.
         *end += self.spec.commit_ns;
         state.free_at += self.spec.commit_ns;
         *end

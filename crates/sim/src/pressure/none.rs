@@ -56,7 +56,7 @@ pub(super) fn run(seed: u64, rng: &mut Rng, trace: &Trace) -> Pressed {
     let config = QueueConfig {
         topology: CpuTopology::uniform(n),
         nr_hw_queues: Some(1),
-        // No submitter waits for a tag, because the tags and not the queue determine the order of those that wait.
+        // There are enough tags for all submitters: if some had to wait, the tags and not the queue would determine their order.
         queue_depth: all,
         scheduler: Some("none".into()),
         nomerges: 2,

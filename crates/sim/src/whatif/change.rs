@@ -64,7 +64,7 @@ const NOT_SIMULATED: [(&str, &str); 12] = [
     ("cpufreq", "power states of CPUs are not simulated"),
 ];
 
-/// Reads a question about a machine; `table` is its file.
+/// Reads a question about a machine; `table` is the machine's file.
 ///
 /// # Errors
 /// A key that is unknown, or a value that is not valid.
