@@ -140,7 +140,7 @@ impl Cli {
             // A message quotes the argument at fault, which may be a target with a password.
             let text = e.to_string();
             let shown = without_secrets(&text);
-            // Help is no error, and has none.
+            // Help is not an error and quotes no argument.
             if !e.use_stderr() || shown == text {
                 e.exit();
             }

@@ -102,7 +102,7 @@ pub fn start(format: Format, least: Least) -> Logging {
         Format::Text => Style::Text,
     };
     let limits = Arc::default();
-    // Without a thread there is no log; that is no reason not to serve.
+    // If the thread cannot be started, there is no log, but the daemon serves all the same.
     let _ = std::thread::Builder::new().name("mqblk-log".into()).spawn({
         let limits = Arc::clone(&limits);
         move || write(&to_write, style, &limits)

@@ -90,7 +90,7 @@ pub(super) fn simulate_all(
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(all.len());
     let work = || -> Result<(), Failure> {
         loop {
-            // Start with the last ones, because they are the largest and would be waited for.
+            // Start with the last points: they are the largest, so other threads would have to wait for them at the end.
             let n = next.fetch_add(1, Ordering::Relaxed);
             let Some(i) = all.len().checked_sub(n + 1) else { return Ok(()) };
             let point = simulate(machine, &all[i], effort, seed).map_err(|e| {

@@ -57,7 +57,7 @@ fn the_example_knows_every_key_and_default() {
         line.strip_prefix("# ").filter(|l| l.contains(" = ") && !l.contains("# e.g."))
     }
     let taken = |line: &&str| keys(line).is_some_and(|l| l.starts_with(|c: char| c.is_ascii_lowercase()));
-    // Not the FUSE and ublk exports at the end, which are commented out as a whole.
+    // Stop before the FUSE and ublk exports at the end, which are commented out as a whole.
     let end = EXAMPLE.find("# One file that is the disk").unwrap();
     let full: Vec<&str> = EXAMPLE[..end].lines().map(|l| if taken(&l) { keys(l).unwrap() } else { l }).collect();
     assert!(EXAMPLE[..end].lines().filter(taken).count() >= 14);

@@ -63,7 +63,7 @@ fn of_disk(disk: &ServedDisk, of_images: Vec<String>) -> Value {
         "troubles": troubles.chain(disk.troubles()).collect::<Vec<_>>(),
         "injections": inject::rules(disk),
     });
-    // Otherwise the plan's value stays: no file is open.
+    // If no file is open, the plan's value stays.
     if let Some(aio) = Aio::of_all(members.iter().filter_map(|m| m.driver.aio())) {
         all["aio"] = json!(aio.name());
     }
