@@ -116,7 +116,7 @@ impl Driver for NullDisk {
         let list = &mut inner.pending[hctx.index()];
         while done.room() > 0 {
             let is_done = |p: &&Pending| p.told.is_some() || p.due.is_some_and(|due| due <= now.as_ns());
-            // What is due by itself was issued in the order of the list.
+            // Requests with a due time were issued in the order of the list.
             let Some(first) = list.iter().filter(is_done).map(|p| p.told.or(p.due)).min() else { return };
             let at = list.iter().position(|p| is_done(&p) && p.told.or(p.due) == first).expect("found above");
             done.push(list.remove(at).rq, BlkStatus::Ok);

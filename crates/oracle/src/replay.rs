@@ -123,7 +123,7 @@ pub fn replay(
     let told = r.world.events().len();
     let mut events = r.world.drain();
     if !rules.may_be_late {
-        // What comes after the trace has nothing to be compared with.
+        // Events after the end of the trace have no counterpart to be compared with.
         events.truncate(told);
     }
     Ok(Replayed { events, late, astray })
@@ -351,8 +351,8 @@ impl Replay<'_> {
             self.world.pass();
         }
         match self.world.upcoming() {
-            // Our process sleeps for a tag where the kernel's process continued: the events that are missing from here
-            // on show it.
+            // Our process sleeps for a tag where the kernel's process continued. The events that are missing from here
+            // on show this.
             _ if self.world.is_blocked() => self.astray = Some(at),
             Next::Io(io) if io.extent == e.extent => {}
             Next::Io(io) => self.piece(at, io.extent, e.extent),
