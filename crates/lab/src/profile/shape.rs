@@ -45,7 +45,7 @@ pub struct DirProfile {
     pub lat_us: f64,
 }
 
-/// One job.
+/// The profile of one job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobProfile {
     /// Name of the processes.

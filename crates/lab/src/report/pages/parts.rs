@@ -275,8 +275,8 @@ pub fn transactions(sides: &[(String, &StageFacts)]) -> Option<Section> {
     let (_, first) = sides.first()?;
     let mean = |f: &StageFacts, name: &str| f.parts.iter().find(|p| p.name == name)?.mean_ns();
     let means = |f: &StageFacts| first.parts.iter().map(|p| mean(f, &p.name)).collect::<Vec<_>>();
-    // The first part is computing, which is most of the time and nearly the same on all sides. The other parts would be too
-    // small beside it.
+    // The chart leaves out the first part, computing. Computing takes most of the time, and nearly the same on all sides. The other parts
+    // would be too small beside it.
     let rows = sides.iter().map(|(name, f)| BarRow { label: name.clone(), values: means(f).split_off(1) });
     let plot = Plot::Bars(Bars {
         axis: Axis::new("mean time of a transaction beyond computing", Unit::Nanoseconds, Scale::Linear),
