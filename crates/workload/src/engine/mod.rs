@@ -87,7 +87,7 @@ pub struct IoReq {
     pub fill: bool,
     /// The batch is complete: submit all I/Os of it now.
     pub commit: bool,
-    /// Modifiers.
+    /// Flags of the operation.
     pub flags: OpFlags,
     /// Priority.
     pub prio: IoPrio,

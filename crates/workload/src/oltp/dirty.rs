@@ -93,8 +93,8 @@ impl Dirty {
         }
         match self.entries[at as usize].state {
             BlockState::InLine => {
-                // Moves to the end, so that the queue has the order of the records, and a record that is not durable delays
-                // no durable one.
+                // The block moves to the end, so that the queue stays in the order of the records. Then a record that is not durable delays
+                // no durable record.
                 self.leave_line(at);
                 self.line_up(at, record);
                 true
