@@ -272,7 +272,7 @@ unsafe fn io_of(unit: Raw) -> Option<Io> {
 /// # Safety
 /// `unit` is a live `io_u` that fio has queued, or queues in this call.
 unsafe fn end(unit: Raw, errno: c_int) {
-    // SAFETY: the caller's promise; these fields are the engine's to set.
+    // SAFETY: the caller promises a live `io_u`, and engines may set these fields.
     unsafe {
         set::<u32>(unit, io_u::ERROR, errno as u32);
         set::<u64>(unit, io_u::RESID, 0);
