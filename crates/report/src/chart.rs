@@ -70,7 +70,7 @@ pub struct Lines {
     pub series: Vec<Series>,
 }
 
-/// One line.
+/// One line of a chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Name, drawn at the end of the line.
