@@ -46,7 +46,7 @@ impl Extent {
     /// libFuzzer's options.
     fn options(self) -> [String; 2] {
         match self {
-            // Zero: a seed of its own in each run.
+            // With seed 0, libFuzzer chooses a new seed in each run.
             Extent::Seconds(n) => [format!("-max_total_time={n}"), "-seed=0".into()],
             Extent::Inputs(n) => [format!("-runs={n}"), "-seed=1".into()],
         }
