@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::dist;
 use crate::oracle::loop_device::Loop;
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
@@ -65,11 +64,13 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         reports.push(fuzz.end());
         reports.push(step("clippy", || run_counted(&mut clippy(project))));
         reports.push(loom.end());
+        // It packs most of the time, with one thread. Not earlier, because it links mqblk, which tests use, once more.
+        let mut dist = xtask(project, "dist");
+        dist.args(["--check", "--profile", "dev"]);
+        let installation = BackgroundStep::start("installation", dist);
         reports.push(step("documentation", || run_counted(&mut doc(project))));
         reports.push(step("packages", || run_counted(&mut package(project))));
-        reports.push(step("installation", || {
-            Ok((dist::run(project, &dist::Options::checked("dev"))? == Outcome::Passed, Counts::default()))
-        }));
+        reports.push(installation.end());
     }
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
     if let Some(why) = &not_run {

@@ -36,13 +36,6 @@ pub struct Options {
     check: bool,
 }
 
-impl Options {
-    /// Returns the flags to make packages with a profile and to check them.
-    pub fn checked(profile: &str) -> Options {
-        Options { profile: profile.to_owned(), check: true }
-    }
-}
-
 /// Makes packages.
 ///
 /// # Errors
