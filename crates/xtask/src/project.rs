@@ -123,13 +123,15 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Builds a program of ours as `cargo test` does, along with the integration tests that call it. Returns its path.
+/// Builds our programs and fio's engine as `cargo test` does, along with the integration tests that use them. Returns the path of `name`,
+/// which is relative to Cargo's directory of debug builds.
 ///
 /// # Errors
-/// When cargo cannot be run, or the program does not build.
+/// When cargo cannot be run, or a program does not build.
 pub fn debug_program(project: &Project, name: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run", "--test", "it"]);
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run"]);
+    command.args(["it", "cases", "fio"].iter().flat_map(|test| ["--test", test]));
     // Cargo prints what it built on standard error.
     let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !status.success() {

@@ -83,7 +83,11 @@ impl Bench {
             PathBuf::new()
         };
         let engine = if needs(|side| side.program == Program::Engine) && !options.control {
-            let built = build(project, "mqblk-fio-engine", "--lib", options.smoke)?.join("libmqblk_fio.so");
+            let built = if options.smoke {
+                debug_program(project, "deps/libmqblk_fio.so")?
+            } else {
+                build(project, "mqblk-fio-engine", "--lib")?.join("libmqblk_fio.so")
+            };
             format!("external:{}", built.display())
         } else {
             "null".to_owned()
@@ -319,26 +323,22 @@ fn program(project: &Project, name: &str, debug: bool) -> Result<PathBuf, String
     if debug {
         return debug_program(project, name);
     }
-    Ok(build(project, name, &format!("--bin={name}"), false)?.join(name))
+    Ok(build(project, name, &format!("--bin={name}"))?.join(name))
 }
 
 /// Cargo's profile of the released packages: published figures are of such builds.
 const PROFILE: &str = "dist";
 
 /// Builds a program or a library. Returns the directory of the result.
-fn build(project: &Project, package: &str, which: &str, debug: bool) -> Result<PathBuf, String> {
+fn build(project: &Project, package: &str, which: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", package, which]);
-    if !debug {
-        command.args(["--profile", PROFILE]);
-    }
+    command.args(["build", "--quiet", "--package", package, which, "--profile", PROFILE]);
     let status = command.current_dir(&project.root).status();
     let status = status.map_err(|e| format!("cannot run cargo build: {e}"))?;
     if !status.success() {
         return Err(format!("{package} does not build"));
     }
-    let profile = if debug { "debug" } else { PROFILE };
-    Ok(project.target_directory.join(profile))
+    Ok(project.target_directory.join(PROFILE))
 }
 
 /// Makes `path` with `size` bytes unless it exists. Returns its size.
