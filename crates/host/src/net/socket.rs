@@ -13,12 +13,11 @@ use crate::net::owner::Owner;
 use crate::served_path::{Found, ServedPath};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::time::Timespec;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroI32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -274,8 +273,9 @@ impl Stop {
 pub(crate) enum Peer {
     /// An address.
     Address(SocketAddr),
-    /// A process of this machine, and its user.
-    Process(NonZeroI32, u32),
+    /// A process of this machine, and its user. The process is 0 if it is in another PID namespace.
+    Process(i32, u32),
+    /// The system does not tell, as for a TCP client that has reset its connection.
     Unknown,
 }
 
@@ -286,8 +286,7 @@ impl Peer {
         {
             return Peer::Address(address);
         }
-        rustix::net::sockopt::socket_peercred(&socket)
-            .map_or(Peer::Unknown, |process| Peer::Process(process.pid.as_raw_nonzero(), process.uid.as_raw()))
+        credentials(socket).map_or(Peer::Unknown, |process| Peer::Process(process.pid, process.uid))
     }
 
     /// Returns the owner of the client.
@@ -300,10 +299,27 @@ impl Peer {
     }
 }
 
+/// Returns the credentials of the process at the other end of a Unix socket. Other sockets also have some, which mean nothing.
+///
+/// Source: unix(7), `SO_PEERCRED`.
+#[allow(unsafe_code, reason = "getsockopt: the process may be 0, which the type of rustix excludes")]
+fn credentials(socket: impl AsFd) -> Option<libc::ucred> {
+    if sockopt::socket_domain(&socket) != Ok(AddressFamily::UNIX) {
+        return None;
+    }
+    let mut process = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (fd, to) = (socket.as_fd().as_raw_fd(), (&raw mut process).cast());
+    // SAFETY: `to` is valid for `len` bytes, and any bytes are a valid value.
+    let ret = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
+    (ret == 0).then_some(process)
+}
+
 /// Returns the peer's name for messages: a process of this machine, or an address.
 pub(crate) fn peer(socket: impl AsFd) -> String {
     match Peer::of(socket) {
         Peer::Address(address) => address.to_string(),
+        Peer::Process(0, uid) => format!("uid {uid}"),
         Peer::Process(pid, uid) => format!("pid {pid} uid {uid}"),
         Peer::Unknown => "unknown".to_owned(),
     }
@@ -313,6 +329,7 @@ pub(crate) fn peer(socket: impl AsFd) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -332,6 +349,30 @@ mod tests {
         let (now, stop) = (Instant::now(), OwnedFd::from(stop));
         assert!(wait(&near, PollFlags::IN, &stop, Some(now + std::time::Duration::from_secs(3600))));
         assert!(!wait(&near, PollFlags::IN, &stop, Some(now)));
+    }
+
+    /// Once, a TCP socket whose client has reset the connection was asked for the credentials of a process. The answer was not a valid
+    /// value of the type that it was read as.
+    #[test]
+    fn a_client_that_resets_its_connection_is_unknown() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut socket, from) = listener.accept().unwrap();
+        assert_eq!(Peer::of(&socket), Peer::Address(from));
+        sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let reset = io::Read::read(&mut socket, &mut [0]).unwrap_err();
+        assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!((Peer::of(&socket), Peer::of(&socket).owner()), (Peer::Unknown, Owner::Unknown));
+        assert_eq!(peer(&socket), "unknown");
+    }
+
+    #[test]
+    fn the_peer_of_a_unix_socket_is_a_process() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(Peer::of(&socket), Peer::Process(std::process::id() as i32, uid));
+        assert_eq!(peer(&socket), format!("pid {} uid {uid}", std::process::id()));
     }
 
     /// Permissions used to be set by path after the socket listened. For a moment any user could connect, and a user with write access to

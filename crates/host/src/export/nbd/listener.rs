@@ -20,7 +20,8 @@ use crate::event;
 use crate::handed;
 use crate::nbd::wire::MAX_SERVED;
 use crate::net::certificates::Tls;
-use crate::net::socket::{self, Peer, SocketFile};
+use crate::net::owner::Owner;
+use crate::net::socket::{self, SocketFile};
 use crate::sandbox::{self, Role};
 use crate::serve::geometry::Geometry;
 use crate::serve::running::{Clients as Count, HealthCheck};
@@ -524,7 +525,7 @@ impl Shared {
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, &place.has_spoken);
-        let admit = |asked: &Export| self.admit(&socket, asked, &client);
+        let admit = |asked: &Export| self.admit((&socket, place.owner), asked, &client);
         let Some(greeted) = line.shake_hands(&exports, self.tls.as_ref(), admit) else {
             log::info!(client; "a client has left before it chose an export");
             return;
@@ -538,17 +539,17 @@ impl Shared {
         let _ = self.threads.add(thread, &disk, connection);
     }
 
-    /// Takes the memory of a client of the export `asked`, and registers the client.
+    /// Takes the memory of a client of the export `asked` for its owner, and registers the client.
     ///
     /// # Errors
     /// The client is refused; returns the reason for its user. The log has the reason, too.
     fn admit(
         &self,
-        socket: &Arc<OwnedFd>,
+        (socket, owner): (&Arc<OwnedFd>, Owner),
         asked: &Export,
         client: &str,
     ) -> std::result::Result<Admitted, &'static str> {
-        let (export, owner) = (asked.label.as_str(), Peer::of(&**socket).owner());
+        let export = asked.label.as_str();
         let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
         // The export may have been removed during the handshake. The check is under this lock, so that the thread that removes an export

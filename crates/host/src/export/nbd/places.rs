@@ -48,6 +48,8 @@ pub(super) struct Places {
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
+    /// Of the client.
+    pub(super) owner: Owner,
     /// Set when the client has sent something.
     pub(super) has_spoken: Arc<AtomicBool>,
 }
@@ -93,7 +95,7 @@ impl Places {
             leaves: false,
             is_admitted: false,
         });
-        Some(Place { places: Arc::clone(self), number, has_spoken })
+        Some(Place { places: Arc::clone(self), number, owner, has_spoken })
     }
 
     /// Gives out no more places.
