@@ -525,12 +525,12 @@ impl Shared {
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, &place.has_spoken);
-        let admit = |asked: &Export| self.admit((&socket, place.owner), asked, &client);
+        // Kept before its export is confirmed: a confirmed client may have requests in flight.
+        let admit = |asked: &Export| self.admit((&socket, place.owner), asked, &client).inspect(|_| place.keep());
         let Some(greeted) = line.shake_hands(&exports, self.tls.as_ref(), admit) else {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
-        place.keep();
         let Greeted { negotiated, rest, tls, admitted: Admitted { buffers, disk, connected } } = greeted;
         let NbdDisk { disk, iothreads, .. } = disk;
         let connection = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, buffers);

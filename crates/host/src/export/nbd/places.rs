@@ -3,7 +3,8 @@
 //!
 //! Guarantees: a new client gets a place without waiting for the time limit of others. When all places are taken, the owner that has most of
 //! them loses the place of its oldest silent client, or of its oldest client if all have sent something. So silent clients keep neither
-//! other owners nor other clients of their own owner away. Owners are those of [`crate::net::owner`].
+//! other owners nor other clients of their own owner away. A client that was admitted to its export has no place any more: it does not
+//! have to leave, however long it takes to receive the confirmation. Owners are those of [`crate::net::owner`].
 
 use crate::net::owner::Owner;
 use crate::net::socket::Peer;
@@ -24,7 +25,7 @@ struct Taken {
     has_spoken: Arc<AtomicBool>,
     /// It was told to leave.
     leaves: bool,
-    /// It was admitted to its export, so it may not be told to leave.
+    /// It was admitted to its export. So it may not be told to leave, and it needs no place: it counts as a connected client.
     is_admitted: bool,
 }
 
@@ -55,10 +56,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Keeps the client: its handshake is over.
+    /// Keeps the client, which was admitted to its export: from here on it may be told that it was.
     pub(super) fn keep(&self) {
         let mut state = self.places.state.lock();
         state.taken.iter_mut().filter(|t| t.number == self.number).for_each(|t| t.is_admitted = true);
+        self.places.changed.notify_all();
     }
 }
 
@@ -74,7 +76,7 @@ impl Places {
     pub(super) fn take(self: &Arc<Places>, socket: &Arc<OwnedFd>) -> Option<Place> {
         let owner = Peer::of(&**socket).owner();
         let mut state = self.state.lock();
-        while state.taken.len() >= MAX_HANDSHAKES && !state.stopped {
+        while state.handshakes() >= MAX_HANDSHAKES && !state.stopped {
             if !state.taken.iter().any(|t| t.leaves) {
                 state.evict();
             }
@@ -114,6 +116,11 @@ impl Places {
 }
 
 impl PlacesState {
+    /// Returns how many clients have a place.
+    fn handshakes(&self) -> usize {
+        self.taken.iter().filter(|t| !t.is_admitted).count()
+    }
+
     /// Ends the connection of the client that has to leave; its thread gives the place back.
     fn evict(&mut self) {
         // Relaxed: a client that speaks at this moment may be counted either way.
@@ -185,5 +192,26 @@ mod tests {
         places.stop();
         let (socket, _other) = UnixStream::pair().unwrap();
         assert!(places.take(&Arc::new(socket.into())).is_none());
+    }
+
+    /// A client used to be dropped for another one after its export was confirmed.
+    #[test]
+    fn an_admitted_client_neither_leaves_nor_needs_a_place() {
+        let places = Arc::<Places>::default();
+        let take = || {
+            let (socket, other) = UnixStream::pair().unwrap();
+            let socket = Arc::new(OwnedFd::from(socket));
+            (places.take(&socket).unwrap(), socket, other)
+        };
+        let first = take();
+        first.0.keep();
+        let others: Vec<_> = (0..MAX_HANDSHAKES).map(|_| take()).collect();
+        let mut state = places.state.lock();
+        assert!(state.taken.iter().all(|t| !t.leaves));
+        assert_eq!((state.taken.len(), state.handshakes()), (MAX_HANDSHAKES + 1, MAX_HANDSHAKES));
+        state.evict();
+        assert_eq!(state.taken.iter().position(|t| t.leaves), Some(1), "the oldest one leaves that was not admitted");
+        drop(state);
+        drop((first, others));
     }
 }
