@@ -28,8 +28,10 @@ for h in clients:
     try:
         h.pwrite(data, 0)
         print('written', flush=True)
-    except nbd.Error:
-        print('refused', flush=True)
+    except nbd.Error as e:
+        print(e.errno, flush=True)
+        # The client stays.
+        h.pwrite(data[:512], 0)
 print(open('/proc/%s/status' % sys.argv[4]).read().split('VmRSS:')[1].split()[0])
 ";
 
@@ -74,12 +76,12 @@ fn clients_with_200_mib(test: &str, count: usize, mib: &str) -> (Vec<String>, Do
     (told.lines().take(count).map(str::to_owned).collect(), daemon.ends().exits(0))
 }
 
-/// A client whose owner would go beyond half of the memory is refused its buffers; the others are served.
+/// A request fails if with its buffers the client's owner would go beyond half of the memory; the others are served.
 #[test]
 fn clients_have_no_more_memory_than_the_limit() {
     // Each has 8 MiB, and 32 MiB more for a long request: two get these.
     let (told, done) = clients_with_200_mib("client-memory-limit", 4, "30");
-    assert_eq!(told, ["written", "written", "refused", "refused"]);
+    assert_eq!(told, ["written", "written", "ENOMEM", "ENOMEM"]);
     done.says(&["buffers of 33554432 bytes: clients of uid ", " have 100663296 of 209715200, and one user"]);
 }
 
@@ -94,6 +96,10 @@ fn the_longest_requests_have_their_memory_one_by_one() {
 const ACK: u32 = 1;
 const INFO: u32 = 3;
 const ERR_POLICY: u32 = 0x8000_0002;
+/// Commands, and an error of a reply.
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const ENOMEM: u32 = 12;
 
 /// A client in the handshake, which sends its options itself.
 struct Raw<S>(S);
@@ -133,6 +139,58 @@ impl<S: Read + Write> Raw<S> {
             }
         }
     }
+
+    /// Sends the head of a request for the first bytes. Its cookie is the command.
+    fn request(&mut self, command: u16, bytes: u32) {
+        let (magic, cookie) = (0x2560_9513u32.to_be_bytes(), u64::from(command).to_be_bytes());
+        let head = [&magic[..], &[0; 2], &command.to_be_bytes(), &cookie, &[0; 8], &bytes.to_be_bytes()].concat();
+        self.0.write_all(&head).unwrap();
+    }
+
+    /// Receives a reply without data. Returns its cookie and its error.
+    fn reply(&mut self) -> (u64, u32) {
+        let mut head = [0; 16];
+        self.0.read_exact(&mut head).unwrap();
+        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
+        let error = u32::from_be_bytes(head[4..8].try_into().unwrap());
+        (u64::from_be_bytes(head[8..].try_into().unwrap()), error)
+    }
+
+    /// Writes so many bytes. Returns the error.
+    fn write(&mut self, bytes: u32) -> u32 {
+        self.request(WRITE, bytes);
+        self.0.write_all(&vec![0; bytes as usize]).unwrap();
+        let (cookie, error) = self.reply();
+        assert_eq!(cookie, u64::from(WRITE));
+        error
+    }
+}
+
+/// A client used to be dropped with everything that it had in flight if there was no memory for one more request.
+#[test]
+fn a_request_without_memory_fails_and_its_client_stays() {
+    let dir = Dir::new("client-memory-stays");
+    let args = ["serve", "null:size=1g", "--control", "ctl.sock", "--max-client-memory", "200m"];
+    let daemon = dir.start(&args, "serving on");
+    let [mut long, mut other] = [(), ()].map(|()| Raw::new(&dir.path("null.nbd.sock")));
+    assert_eq!([long.go(), other.go()], [ACK, ACK]);
+    // It has 64 MiB until its data has arrived. With 32 MiB for another request the user would have more than half.
+    long.request(WRITE, 40 << 20);
+    let taken =
+        || number(&dir.mqblk(&["ctl", "--control", "ctl.sock", "stats"]).exits(0).json(), "/client_memory/taken");
+    let until = Instant::now() + LONG;
+    while taken() < f64::from(80u32 << 20) {
+        assert!(Instant::now() < until, "the long request does not begin");
+        std::thread::yield_now();
+    }
+    other.request(READ, 1 << 20);
+    assert_eq!(other.reply(), (u64::from(READ), ENOMEM));
+    assert_eq!((other.write(1 << 20), other.write(512)), (ENOMEM, 0));
+    long.0.write_all(&vec![0; 40 << 20]).unwrap();
+    assert_eq!((long.reply(), other.write(1 << 20)), ((u64::from(WRITE), 0), 0));
+    drop((long, other));
+    daemon.signal("TERM");
+    daemon.ends().exits(0).says(&["a request fails for lack of memory: buffers of 33554432 bytes: clients of uid "]);
 }
 
 /// A client for which there was no memory used to be dropped after the server had confirmed its export.

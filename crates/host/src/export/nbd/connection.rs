@@ -4,9 +4,10 @@
 //!
 //! Guarantees: one call receives as many requests as have arrived, and one call sends as many replies as are ready. Write data that has
 //! not arrived with its header is received into the memory that the driver reads. A client has at most [`SLOTS`] requests and 104 MiB of
-//! data in flight, including replies that it has not yet received. At that limit nothing more is received from the client. When the client
-//! leaves or breaks the protocol, its requests complete first. Replies that are ready are sent if the client still receives; then the
-//! connection is finished. A write whose data did not arrive completely is not begun.
+//! data in flight, including replies that it has not yet received. At that limit nothing more is received from the client. A request for
+//! whose data there is no memory fails with `NBD_ENOMEM`, a write after its data was received and discarded; the client stays. When the
+//! client leaves or breaks the protocol, its requests complete first. Replies that are ready are sent if the client still receives; then
+//! the connection is finished. A write whose data did not arrive completely is not begun.
 //! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, section "Transmission phase".
@@ -124,7 +125,7 @@ pub struct Connection {
     input: Box<[u8]>,
     at: usize,
     end: usize,
-    /// The write whose data is next, once it has a buffer.
+    /// The write whose data is next, once it has a buffer. If there is no memory for one, the data is discarded.
     writing: Option<u16>,
     /// The read or write that waits for a buffer.
     stalled: Option<u16>,
@@ -302,7 +303,8 @@ impl Connection {
         port.submit_bytes(ByteIo { user_data: id.tagged(u32::from(slot)), ..io }, now);
     }
 
-    /// Gives a read or write its buffer and begins it. A write begins when its data has arrived.
+    /// Gives a read or write its buffer and begins it. A write begins when its data has arrived. Without memory the request fails: requests
+    /// that are in flight do not depend on it.
     #[inline]
     fn transfer(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
         let s = &mut self.slots[usize::from(slot)];
@@ -313,15 +315,15 @@ impl Connection {
                 self.stalled = Some(slot);
                 return;
             }
-            // Without memory the client is dropped, because the data of a write could not be received.
             Err(e) => {
-                log::warn!(export = self.export.as_str(), client = peer(&*self.socket); "a client is dropped: {e}");
                 s.status = BlkStatus::Resource;
-                self.release(slot);
-                self.close();
-                return;
+                log::warn!(
+                    export = self.export.as_str(), client = peer(&*self.socket);
+                    "a request fails for lack of memory: {e}"
+                );
             }
         }
+        // The reply to a write comes after its data, because a client may not expect it before it has sent everything.
         if request.command == Command::Write {
             self.writing = Some(slot);
         } else {
@@ -329,7 +331,7 @@ impl Connection {
         }
     }
 
-    /// Begins the write whose data has arrived completely.
+    /// Begins the write whose data has arrived completely, or answers it if there was no memory.
     #[inline]
     fn write_arrived(&mut self, id: SourceId, port: &mut Port, now: Instant) {
         if let Some(slot) = self.writing.take() {
@@ -339,13 +341,15 @@ impl Connection {
 
     #[inline]
     fn submit_transfer(&mut self, slot: u16, op: Op, id: SourceId, port: &mut Port, now: Instant) {
-        let Slot { request: Some(request), buffer: Some(buffer), fua, .. } = &self.slots[usize::from(slot)] else {
-            unreachable!("a transfer has a request and a buffer");
-        };
-        let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
-        // The block layer splits it to fit the disk's limits.
-        let io = ByteIo { flags, ..ByteIo::new(op, request.offset, request.length, buffer.data) };
-        self.submit_bytes(io, slot, id, port, now);
+        let Slot { request, buffer, fua, .. } = &self.slots[usize::from(slot)];
+        // There is none if its memory could not be had; its status is set then.
+        if let Some(buffer) = buffer {
+            let request = request.expect("a transfer has a request");
+            let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
+            // The block layer splits it to fit the disk's limits.
+            let io = ByteIo { flags, ..ByteIo::new(op, request.offset, request.length, buffer.data) };
+            self.submit_bytes(io, slot, id, port, now);
+        }
         self.release(slot);
     }
 

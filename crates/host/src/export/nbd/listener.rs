@@ -4,8 +4,8 @@
 //!
 //! Guarantees: a Unix socket that a daemon serves is not replaced; a stale one is. The socket is removed with the server. There are at
 //! most 32 handshakes at a time, each of at most 10 s (`places`), and at most `max_connections` clients; others are refused. So is a client
-//! for whose buffers there is no memory. A client whose export was confirmed has its place and its memory. When the server is dropped, its
-//! clients are dropped, too, and none of their requests is in flight afterwards.
+//! for whose buffers there is no memory. A client whose export was confirmed keeps its place and the memory for requests of up to 64 KiB
+//! each. When the server is dropped, its clients are dropped, too, and none of their requests is in flight afterwards.
 //!
 //! Under TLS a client gets the certificates that are loaded when it connects.
 
