@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{ClientDrain, NbdDisk, NbdExport};
 use crate::net::certificates::{OLD_ONES, Renewal};
 use crate::target::{TargetWarning, add_new};
-use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
+use blk::id::SECTOR_SHIFT;
 use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -278,7 +278,7 @@ impl Daemon {
     pub fn resize(&self, disk: &str, bytes: Option<u64>, shrink: bool) -> Result<(u64, Vec<String>)> {
         let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
         let exports = self.plan.exports().filter(|e| e.plan.disk == disk);
-        let block = exports.filter_map(|e| e.plan.geometry.logical).max().unwrap_or(SECTOR_SIZE);
+        let block = exports.filter_map(|e| e.plan.geometry.logical).max();
         let now = served.resize(bytes, shrink, block)?;
         // A client that cannot be notified is no reason not to notify the others.
         let mut untold = Vec::new();

@@ -3,7 +3,7 @@
 //! each submitter.
 
 use super::client_memory;
-use super::geometry::Geometry;
+use super::geometry::{Geometry, whole_blocks};
 use super::helper::HelperThread;
 use super::inject::{FaultRule, Injection, RuleStatus};
 use super::members::{self, Member, Stored};
@@ -222,9 +222,14 @@ impl ServedDisk {
     /// Returns the limits as clients of an export with these block sizes see them.
     ///
     /// # Errors
-    /// Usage: the disk does not consist of whole blocks of that size.
+    /// Usage: the disk does not consist of whole blocks of that size. A last sector that the disk has in part is no whole block for an
+    /// export that sets a size.
     pub fn shown(&self, geometry: Geometry) -> Result<Limits> {
-        geometry.shown(&self.limits, self.capacity().0 << SECTOR_SHIFT).map_err(Error::usage)
+        let bytes = self.bytes();
+        if let Some(block) = geometry.logical {
+            whole_blocks(block, bytes).map_err(Error::usage)?;
+        }
+        geometry.shown(&self.limits, bytes).map_err(Error::usage)
     }
 
     /// Returns the bytes of a block of its targets. I/O and memory of whole blocks is fast; all other I/O is done by rewriting blocks.
@@ -461,13 +466,13 @@ impl ServedDisk {
     }
 
     /// Resizes the disk, or with `None` adopts the current size of its image. I/O continues, except that a disk that may `shrink` is
-    /// drained first, because the data beyond the new end is lost. `block` is the largest logical block that an export shows. Returns the
-    /// size in bytes.
+    /// drained first, because the data beyond the new end is lost. `block` is the largest logical block that an export sets: the size must
+    /// be a multiple of it, also if the disk may end within a sector. Returns the size in bytes.
     ///
     /// # Errors
     /// Usage: the disk is striped, so the location of its data depends on its size; or the size is not whole blocks. Also the errors of
     /// [`Space::resize`](crate::driver::Space::resize) and [`ServedDisk::change`].
-    pub fn resize(&self, bytes: Option<u64>, shrink: bool, block: u32) -> Result<u64> {
+    pub fn resize(&self, bytes: Option<u64>, shrink: bool, block: Option<u32>) -> Result<u64> {
         let _held = self.unheld()?;
         let ([Member { queue, driver, .. }], None) = (&*self.members, &self.map) else {
             let text = format!(
@@ -478,9 +483,11 @@ impl ServedDisk {
             );
             return Err(Error::usage(text));
         };
-        let block = u64::from(self.limits.logical_block_size.max(block));
+        let (own, set) = (u64::from(self.limits.logical_block_size), block.map_or(1, u64::from));
         let unit = if self.has_any_size() { u64::from(SECTOR_SIZE) } else { 1 };
-        let is_whole = |bytes: u64| bytes.checked_next_multiple_of(unit).is_some_and(|b| b.is_multiple_of(block));
+        let is_whole_here = |bytes: u64| bytes.checked_next_multiple_of(unit).is_some_and(|b| b.is_multiple_of(own));
+        let is_whole = |bytes: u64| bytes.is_multiple_of(set) && is_whole_here(bytes);
+        let block = own.max(set);
         let whole = |bytes: u64| match is_whole(bytes) {
             true => Ok(()),
             false => Err(Error::usage(format!(

@@ -47,11 +47,7 @@ impl Geometry {
     pub(super) fn shown(self, below: &Limits, bytes: u64) -> Result<Limits, String> {
         let logical = self.logical.unwrap_or(below.logical_block_size);
         if !bytes.next_multiple_of(u64::from(SECTOR_SIZE)).is_multiple_of(u64::from(logical)) {
-            let rest = bytes % u64::from(logical);
-            return Err(format!(
-                "logical_block_size={logical}: the disk has {bytes} bytes, {rest} more than whole blocks; set a smaller one, or make \
-                 the image larger"
-            ));
+            whole_blocks(logical, bytes)?;
         }
         let physical = self.physical.unwrap_or(below.physical_block_size).max(logical);
         let granularity = match below.discard_granularity {
@@ -65,6 +61,19 @@ impl Geometry {
             ..*below
         })
     }
+}
+
+/// Checks that a disk of `bytes` consists of whole blocks of `logical` bytes. The error is the rule.
+pub(super) fn whole_blocks(logical: u32, bytes: u64) -> Result<(), String> {
+    let rest = bytes % u64::from(logical);
+    if rest == 0 {
+        return Ok(());
+    }
+    // No block is small enough for an end within a sector.
+    let remedy = if bytes.is_multiple_of(u64::from(SECTOR_SIZE)) { "set a smaller one" } else { "leave it out" };
+    Err(format!(
+        "logical_block_size={logical}: the disk has {bytes} bytes, {rest} more than whole blocks; {remedy}, or make the image larger"
+    ))
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 
 use crate::serving;
 
-use host::export::nbd::NbdExport;
+use host::export::nbd::{NbdDisk, NbdExport};
 use host::nbd::wire::{NbdError, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, command};
+use host::serve::geometry::Geometry;
 use serving::{Served, check_drained, request};
 use sim::rng::Rng;
 use std::fs;
@@ -148,7 +149,7 @@ fn an_image_gets_another_size_under_its_clients() {
     let mut client = Client::new(&served.directory);
     client.ask(command::WRITE, 0..513, &[5; 513]).unwrap();
     for (size, shrink) in [(1000, false), (1024, false), (4097, false), (700, true)] {
-        assert_eq!(served.disk.resize(Some(size), shrink, 1).unwrap(), size);
+        assert_eq!(served.disk.resize(Some(size), shrink, None).unwrap(), size);
         export.resized().unwrap();
         let size = size as usize;
         assert_eq!(Client::new(&served.directory).size, size as u64);
@@ -158,6 +159,34 @@ fn an_image_gets_another_size_under_its_clients() {
         assert!(client.ask(command::READ, 0..size + 1, &[]).is_err());
     }
     drop((client, export));
+    check_drained(&served.disk);
+    fs::remove_dir_all(&served.directory).unwrap();
+}
+
+/// A resize used to accept a size that the server then refused for its export with blocks; all disks of the server kept their old size.
+#[test]
+fn an_export_that_sets_its_block_has_whole_blocks() {
+    let served = Served::of_any_size("nbd-any-size-block", 1000, 1);
+    let start = || {
+        let geometry = Geometry { logical: Some(512), physical: None };
+        NbdExport::start(&served.threads, served.nbd_options(NbdDisk { geometry, ..served.nbd_disk() }))
+    };
+    let why = start().err().unwrap().to_string();
+    assert!(why.contains("the disk has 1000 bytes, 488 more than whole blocks; leave it out"), "{why}");
+    assert_eq!(served.disk.resize(Some(4096), false, None).unwrap(), 4096);
+    let export = start().unwrap();
+    let why = served.disk.resize(Some(4097), false, Some(512)).unwrap_err().to_string();
+    assert!(why.contains("size=4097: must be a multiple of 512"), "{why}");
+    let image = served.directory.join("disk.img");
+    assert_eq!((served.disk.bytes(), fs::metadata(&image).unwrap().len()), (4096, 4096));
+    // The size of the image, which changed by itself.
+    fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(4097).unwrap();
+    assert!(served.disk.resize(None, false, Some(512)).is_err());
+    assert_eq!(served.disk.bytes(), 4096);
+    assert_eq!(served.disk.resize(Some(4608), false, Some(512)).unwrap(), 4608);
+    export.resized().unwrap();
+    assert_eq!(Client::new(&served.directory).size, 4608);
+    drop(export);
     check_drained(&served.disk);
     fs::remove_dir_all(&served.directory).unwrap();
 }

@@ -374,7 +374,7 @@ fn a_resize_shows_to_later_clients() {
     let server = Server::new("file");
     let size = || run("nbdinfo", &["--size", &server.uri()]).trim().parse::<u64>().unwrap();
     let resize = |bytes: u64| {
-        assert_eq!(server.served.disk.resize(Some(bytes), true, 512).unwrap(), bytes);
+        assert_eq!(server.served.disk.resize(Some(bytes), true, None).unwrap(), bytes);
         server.export.as_ref().unwrap().resized().unwrap();
     };
     assert_eq!(size(), 64 * MIB);

@@ -187,7 +187,7 @@ fn settings_are_those_of_all_members_or_of_none() {
         let now = m.queue.config();
         assert_eq!((now.nr_requests, now.nr_hw_queues), (before.nr_requests, before.nr_hw_queues));
     }
-    let e = disk.resize(Some(1 << 20), true, 512).unwrap_err().to_string();
+    let e = disk.resize(Some(1 << 20), true, None).unwrap_err().to_string();
     assert!(e.starts_with("disk 'disk' is striped over 3 targets and keeps its size;"), "{e}");
     disk.drain().unwrap();
     assert!(disk.members().iter().all(|m| m.queue.is_drained()));
