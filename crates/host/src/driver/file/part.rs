@@ -51,12 +51,14 @@ impl FilePart {
         };
         let down = value / block * block;
         let up = down.saturating_add(block);
+        // A part may begin at 0, but not have that size.
+        let either = if down == 0 && key == "size" { up.to_string() } else { format!("{down} or {up}") };
         let or = if by_direct && block > u64::from(SECTOR_SIZE) {
             ", or set direct = false in the configuration"
         } else {
             ""
         };
-        Err(format!("needs blocks of {block}, but {key}={value} is not a multiple of that: use {down} or {up}{or}"))
+        Err(format!("needs blocks of {block}, but {key}={value} is not a multiple of that: use {either}{or}"))
     }
 
     /// Returns the bytes of the disk on a file of `file_bytes`.
@@ -109,7 +111,7 @@ mod tests {
         assert_eq!((part.check(), part.in_blocks(512, true)), (Ok(()), Ok(())));
         let said = part.in_blocks(4096, true).unwrap_err();
         assert!(
-            said.contains("needs blocks of 4096, but size=512") && said.contains("use 0 or 4096, or set direct"),
+            said.contains("needs blocks of 4096, but size=512") && said.contains("use 4096, or set direct"),
             "{said}"
         );
         assert!(!part.in_blocks(4096, false).unwrap_err().contains("direct"));
@@ -117,5 +119,7 @@ mod tests {
         assert_eq!(odd.check(), Ok(()), "the exports of the disk decide");
         let said = odd.in_blocks(512, true).unwrap_err();
         assert!(said.ends_with("size=1000 is not a multiple of that: use 512 or 1024"), "{said}");
+        let said = FilePart { offset: 512, size: None }.in_blocks(4096, false).unwrap_err();
+        assert!(said.ends_with("offset=512 is not a multiple of that: use 0 or 4096"), "{said}");
     }
 }
