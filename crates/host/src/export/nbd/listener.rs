@@ -525,10 +525,19 @@ impl Shared {
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, &place.has_spoken);
-        // Kept before its export is confirmed: a confirmed client may have requests in flight.
-        let admit = |asked: &Export| self.admit((&socket, place.owner), asked, &client).inspect(|_| place.keep());
+        let mut is_admitted = false;
+        let admit = |asked: &Export| {
+            self.admit((&socket, place.owner), asked, &client).inspect(|_| {
+                // Kept before its export is confirmed: a confirmed client may have requests in flight.
+                place.keep();
+                is_admitted = true;
+            })
+        };
         let Some(greeted) = line.shake_hands(&exports, self.tls.as_ref(), admit) else {
-            log::info!(client; "a client has left before it chose an export");
+            // The end of an admitted client was logged when it was no longer registered.
+            if !is_admitted {
+                log::info!(client; "a client has left before it chose an export");
+            }
             return;
         };
         let Greeted { negotiated, rest, tls, admitted: Admitted { buffers, disk, connected } } = greeted;
