@@ -47,7 +47,7 @@ pub enum Fault {
     Error(BlkStatus),
     /// It reaches the disk after this time, at most an hour.
     Delay(Duration),
-    /// A write leaves a random number of whole logical blocks from its beginning on the disk, at least one block less than all, and fails
+    /// A write leaves a random number of whole logical blocks of the disk from its beginning, at least one block less than all, and fails
     /// with [`BlkStatus::IoErr`].
     Torn,
 }

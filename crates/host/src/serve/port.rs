@@ -145,7 +145,7 @@ impl Port {
         self.faults = Some(faults);
     }
 
-    /// Passes on what torn writes leave on the disk.
+    /// Passes on what torn writes leave on the disk: whole logical blocks of the disk, whatever blocks the export shows.
     #[cold]
     fn pass_on_torn(&mut self, now: Instant) {
         let Some(mut faults) = self.faults.take() else { return };
