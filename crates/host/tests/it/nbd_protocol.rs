@@ -232,6 +232,8 @@ fails(errno.ENOSPC, lambda: h.zero(512, size))
 fails(errno.EINVAL, lambda: h.trim(512, size))
 fails(errno.EINVAL, lambda: h.pread(512, 0, nbd.CMD_FLAG_NO_HOLE))
 fails(errno.EINVAL, lambda: h.pwrite(b'x' * 100000, 0, 1 << 9))
+# More than sockets hold: the error must not come before all is sent.
+fails(errno.ENOSPC, lambda: h.pwrite(b'x' * (32 << 20), size))
 fails(errno.EINVAL, lambda: h.pread(0, 0))
 fails(errno.EINVAL, lambda: h.block_status(512, size, lambda *a: 0))
 h.pwrite(b'y' * 8192, 4096, nbd.CMD_FLAG_FUA)
@@ -256,7 +258,7 @@ assert h.pread(8192, 4096) == bytes(4096) + b'y' * 4096
 h.shutdown()
 ",
     );
-    assert_eq!(count(&server.disk(0).refused), 8);
+    assert_eq!(count(&server.disk(0).refused), 9);
     assert_eq!(count(&server.disk(0).caches), 1);
 }
 

@@ -2,9 +2,9 @@
 //! The receiving side of the transmission phase: parses bytes into checked requests.
 //!
 //! Guarantees: a returned request is within the export, aligned, allowed and offered. Every other request is refused with the error that
-//! the specification names, and its payload is skipped, so the stream stays synchronized. Nothing is allocated, and the outcome does not
-//! depend on how the bytes were split. Payload is not copied; only a header that arrives in pieces is buffered (up to 32 bytes). A client
-//! that breaks the framing, or announces a payload beyond [`MAX_SERVED`], is a [`Violation`]: close the connection.
+//! the specification names, after its payload was skipped, so the stream stays synchronized. Nothing is allocated, and the outcome does
+//! not depend on how the bytes were split. Payload is not copied; only a header that arrives in pieces is buffered (up to 32 bytes). A
+//! client that breaks the framing, or announces a payload beyond [`MAX_SERVED`], is a [`Violation`]: close the connection.
 //!
 //! Needs from callers: they answer each request and each refusal exactly once ([`super::reply`]), and limit the unanswered requests by not
 //! asking for the next event.
@@ -120,7 +120,7 @@ pub enum Event<'a> {
         /// Number of payload bytes that follow.
         left: u32,
     },
-    /// A request to refuse.
+    /// A request to refuse. Its payload has been skipped.
     Refused(Refusal),
     /// The client disconnects: answer requests in flight, then close. Further bytes are ignored.
     Disconnect,
@@ -164,8 +164,15 @@ struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionState {
     Header,
-    Payload { cookie: u64, left: u32 },
-    Skip { left: u32 },
+    Payload {
+        cookie: u64,
+        left: u32,
+    },
+    /// Payload of a request that is refused when all of it has arrived.
+    Skip {
+        left: u32,
+        refusal: Refusal,
+    },
     Left,
     Violated(Violation),
 }
@@ -260,7 +267,7 @@ impl Session {
             RequestHeader::from_compact(&bytes)
         };
         match header {
-            Ok(header) => self.request(&header),
+            Ok(header) => self.request(&header, input),
             Err(magic) => self.violated(Violation::BadMagic(magic)),
         }
     }
@@ -279,12 +286,20 @@ impl Session {
                 self.payload_received(bytes.len() as u32);
                 Ok(Some(Event::Payload { cookie, bytes, left: left - bytes.len() as u32 }))
             }
-            SessionState::Skip { left } => {
-                let left = left - input.take(left as usize).len() as u32;
-                self.state = if left == 0 { SessionState::Header } else { SessionState::Skip { left } };
-                Ok((left > 0).then_some(Event::NeedMore))
-            }
+            SessionState::Skip { left, refusal } => Ok(Some(self.skip(left, refusal, input))),
         }
+    }
+
+    /// Skips `left` bytes of payload and refuses their request. The refusal comes last, because libnbd ends a connection on a reply to a
+    /// request that it has not sent completely.
+    fn skip<'a>(&mut self, left: u32, refusal: Refusal, input: &mut BytesIn<'_>) -> Event<'a> {
+        let left = left - input.take(left as usize).len() as u32;
+        if left > 0 {
+            self.state = SessionState::Skip { left, refusal };
+            return Event::NeedMore;
+        }
+        self.state = SessionState::Header;
+        Event::Refused(refusal)
     }
 
     #[cold]
@@ -321,7 +336,7 @@ impl Session {
     }
 
     #[inline]
-    fn request<'a>(&mut self, header: &RequestHeader) -> Result<Event<'a>, Violation> {
+    fn request<'a>(&mut self, header: &RequestHeader, input: &mut BytesIn<'_>) -> Result<Event<'a>, Violation> {
         if header.kind == command::DISC {
             self.state = SessionState::Left;
             return Ok(Event::Disconnect);
@@ -344,11 +359,8 @@ impl Session {
                 Ok(Event::Request(Request { cookie, offset, length, command, flags }))
             }
             Err(error) => {
-                if left > 0 {
-                    self.state = SessionState::Skip { left };
-                }
                 let reply_to = ReplyTo { cookie: header.cookie, offset: header.offset };
-                Ok(Event::Refused(Refusal { reply_to, kind: header.kind, error }))
+                Ok(self.skip(left, Refusal { reply_to, kind: header.kind, error }, input))
             }
         }
     }

@@ -37,9 +37,9 @@ fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> 
     let extended = h.to_extended();
     let bytes = if session.style == ReplyStyle::Extended { &extended[..] } else { &compact.as_ref().unwrap()[..] };
     let mut input = BytesIn::new(bytes);
-    let event = session.next_event(&mut input).expect("in step");
+    let mut event = session.next_event(&mut input).expect("in step");
     assert!(input.is_empty());
-    // Consume the payload.
+    // Consume the payload. A refusal comes after it.
     let payload = vec![0; SIZE as usize * 72];
     let carries = match session.style {
         ReplyStyle::Extended => h.flags & flag::PAYLOAD_LEN != 0,
@@ -47,7 +47,14 @@ fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> 
     };
     let length = if carries { h.length as usize } else { 0 };
     let mut input = BytesIn::new(&payload[..length]);
-    while !matches!(session.next_event(&mut input), Ok(Event::NeedMore)) {}
+    assert!(length == 0 || !matches!(event, Event::Refused(_)), "{event:?} before its payload");
+    loop {
+        match session.next_event(&mut input).expect("in step") {
+            Event::NeedMore => break,
+            Event::Payload { .. } => {}
+            refused => assert_eq!(std::mem::replace(&mut event, refused), Event::NeedMore),
+        }
+    }
     assert!(input.is_empty() && session.state == SessionState::Header);
     match event {
         Event::Request(r) => {
