@@ -31,6 +31,8 @@ const LARGE: usize = 16 << 20;
 const ABORTED_COMMAND: u8 = 0x0b;
 const UNIT_ATTENTION: u8 = 6;
 const NOT_READY: u8 = 2;
+const MEDIUM_ERROR: u8 = 3;
+const HARDWARE_ERROR: u8 = 4;
 const REPORT_LUNS: u8 = 0xa0;
 const READ_CAPACITY_16: u8 = 0x9e;
 const RESERVATION_CONFLICT: u8 = 0x18;
@@ -260,27 +262,49 @@ fn list_of_luns_is_asked_for_again_if_it_is_long() {
     }
 }
 
-/// Cause: a logical unit that was not ready, such as one behind a standby port, ended the list. Fix: the others are listed, with the error.
-#[test]
-fn units_beside_one_that_is_not_ready_are_listed() {
-    let target = Scripted::new(|peer, request| match (request.cdb()[0], request.header[9]) {
+/// Makes a target with the logical units 3, 5 and 7; `fails` answers READ CAPACITY (16) of unit 5.
+fn three_units(fails: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> Scripted {
+    Scripted::new(move |peer, request| match (request.cdb()[0], request.header[9]) {
         (REPORT_LUNS, _) => {
             let lun = |n: u8| [0, n, 0, 0, 0, 0, 0, 0];
             peer.answer(request, &[&[0, 0, 0, 24, 0, 0, 0, 0][..], &lun(3), &lun(5), &lun(7)].concat());
             true
         }
         (READ_CAPACITY_16, 5) => {
-            peer.check(request.tag(), NOT_READY, 0x04, 0x0b);
+            fails(peer, request);
             true
         }
         _ => false,
-    });
+    })
+}
+
+/// Lists the logical units of the target by number. Also returns the error.
+fn listed(target: &Scripted) -> (Vec<u16>, String) {
     let portal = iscsi::parse(&target.url("")).unwrap();
     let (units, failed) = iscsi::logical_units(&portal, "iqn.2026-11.test:scripted").unwrap();
-    let luns: Vec<u16> = units.iter().map(|unit| unit.lun.0).collect();
-    assert_eq!(luns, [3, 7]);
-    let text = failed.expect("the error of LUN 5").to_string();
-    assert!(text.contains("LUN 5: READ CAPACITY (16) failed") && text.contains("in standby state"), "{text}");
+    (units.iter().map(|unit| unit.lun.0).collect(), failed.expect("the error of LUN 5").to_string())
+}
+
+/// Cause: a logical unit that was not ready, such as one behind a standby port, ended the list. Later, one that was busy or failed counted
+/// as no disk, and was left out without an error. Fix: the others are listed, with the error.
+#[test]
+fn units_beside_one_that_is_not_ready_are_listed() {
+    for (status, (key, asc, ascq), words) in [
+        (CHECK_CONDITION, (NOT_READY, 0x04, 0x0b), "in standby state"),
+        (CHECK_CONDITION, (MEDIUM_ERROR, 0x11, 0), "Medium Error"),
+        (CHECK_CONDITION, (HARDWARE_ERROR, 0x44, 0), "Hardware Error"),
+        (CHECK_CONDITION, (ABORTED_COMMAND, 0, 0), "Aborted Command"),
+        (BUSY, (0, 0, 0), "status 0x08"),
+        (RESERVATION_CONFLICT, (0, 0, 0), "status 0x18"),
+    ] {
+        let target = three_units(move |peer, request| match status {
+            CHECK_CONDITION => peer.check(request.tag(), key, asc, ascq),
+            _ => peer.end(request.tag(), status),
+        });
+        let (luns, text) = listed(&target);
+        assert_eq!(luns, [3, 7]);
+        assert!(text.contains("LUN 5: READ CAPACITY (16) failed") && text.contains(words), "{text}");
+    }
 }
 
 /// Each way in which the unit fails a read is in the path's troubles, and once in the log.

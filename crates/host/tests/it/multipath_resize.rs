@@ -8,16 +8,20 @@ use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::paths::{active, open_disk};
-use common::scripted::Scripted;
+use common::scripted::{BUSY, CHECK_CONDITION, Scripted};
 use common::{DriverFixture, until};
 use host::driver::HostDriver;
 use host::driver::multipath::Multipath;
 use host::error::{ErrorKind, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const OPTIONS: &str = "path_grouping_policy=multibus,polling_interval=1,max_polling_interval=1";
 /// Number of the session that checks a path and reads its size.
 const CHECK_SESSION: u16 = u16::MAX;
+const READ_CAPACITY_16: u8 = 0x9e;
+const HARDWARE_ERROR: u8 = 4;
+const ABORTED_COMMAND: u8 = 0x0b;
 
 fn targets() -> [Scripted; 2] {
     [Scripted::new(|_, _| false), Scripted::new(|_, _| false)]
@@ -154,5 +158,39 @@ fn path_that_is_opened_larger_gets_the_size_of_its_disk() {
         until(|| all_used(&disk));
         assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!((resize(&disk).unwrap(), disk.capacity()), (before, before), "path {larger}, late: {is_late}");
+    }
+}
+
+/// Cause: a path that could not tell the size now, such as a busy one, counted as refused for good. Effect: the disk was neither opened nor
+/// resized, although its other path worked. Fix: only ILLEGAL REQUEST and DATA PROTECT are final.
+#[test]
+fn path_that_cannot_tell_its_size_now_is_left_out() {
+    for (status, key) in [(BUSY, 0), (CHECK_CONDITION, ABORTED_COMMAND), (CHECK_CONDITION, HARDWARE_ERROR)] {
+        let fails = Arc::new(AtomicBool::new(true));
+        let own = Arc::clone(&fails);
+        let failing = Scripted::new(move |peer, request| {
+            let is_it = request.cdb()[0] == READ_CAPACITY_16 && own.load(Ordering::Relaxed);
+            match status {
+                _ if !is_it => {}
+                CHECK_CONDITION => peer.check(request.tag(), key, 0, 0),
+                _ => peer.end(request.tag(), status),
+            }
+            is_it
+        });
+        let targets = [Scripted::new(|_, _| false), failing];
+        let (mut fixture, disk) = open_disk(OPTIONS, &urls(&targets));
+        let doubled = Sector(disk.capacity().0 * 2);
+        let troubles: Vec<String> = disk.health().into_iter().filter_map(|path| path.trouble).collect();
+        assert!(troubles.iter().any(|t| t.contains("READ CAPACITY (16) failed")), "{status:#x}: {troubles:?}");
+        assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        fails.store(false, Ordering::Relaxed);
+        until(|| all_used(&disk));
+        fails.store(true, Ordering::Relaxed);
+        double(&targets[0]);
+        assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
+        double(&targets[1]);
+        fails.store(false, Ordering::Relaxed);
+        until(|| all_used(&disk));
+        assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
 }

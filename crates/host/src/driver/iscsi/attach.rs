@@ -74,19 +74,25 @@ fn no_unit(lun: LunId) -> Error {
 }
 
 /// Returns the answer to a command that the unit must support.
+///
+/// # Errors
+/// NotFound: there is no such unit. Denied: the unit refuses the command, over each path and for good. Io: the failure may be temporary, or
+/// of this path only.
 pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
+    let failed = |kind: ErrorKind, how: String| Err(Error::new(kind, format!("LUN {}: {what} failed {how}", lun.0)));
     match line.ask(lun, cdb, u32::from(most))? {
         Answer::Good(data) => Ok(data),
-        // The unit is becoming ready, or is served over another path now (ALUA), so the failure is temporary.
-        Answer::Check(Some(sense)) if sense.key == SenseKey::NotReady && sense.asc == 0x04 => {
-            Err(Error::new(ErrorKind::Io, format!("LUN {}: {what} failed ({sense})", lun.0)))
-        }
         Answer::Check(Some(sense)) if (sense.key, sense.asc) == (SenseKey::IllegalRequest, NO_SUCH_UNIT) => {
             Err(no_unit(lun))
         }
-        Answer::Check(Some(sense)) => Err(refused(lun, &format!("{what} failed ({sense})"))),
-        Answer::Check(None) => Err(refused(lun, &format!("{what} failed"))),
-        Answer::Status(status) => Err(refused(lun, &format!("{what} failed (status {status:#04x})"))),
+        Answer::Check(Some(sense)) if matches!(sense.key, SenseKey::IllegalRequest | SenseKey::DataProtect) => {
+            failed(ErrorKind::Denied, format!("({sense})"))
+        }
+        // Such as a unit that is becoming ready, or is served over another path now (ALUA).
+        Answer::Check(Some(sense)) => failed(ErrorKind::Io, format!("({sense})")),
+        Answer::Check(None) => failed(ErrorKind::Io, "without sense data".to_owned()),
+        // Such as a unit that stays busy, or is reserved by another host until that releases it.
+        Answer::Status(status) => failed(ErrorKind::Io, format!("(status {status:#04x})")),
     }
 }
 
