@@ -20,6 +20,7 @@ use host::mem::{BufferPool, Regions};
 use host::target::Needs;
 use sim::rng::Rng;
 use std::io::Write;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -305,6 +306,16 @@ fn units_beside_one_that_is_not_ready_are_listed() {
         assert_eq!(luns, [3, 7]);
         assert!(text.contains("LUN 5: READ CAPACITY (16) failed") && text.contains(words), "{text}");
     }
+}
+
+/// Cause: only the unit at which the session was lost had an error. Effect: the units after it seemed not to exist. Fix: they are counted.
+#[test]
+fn units_after_the_loss_of_the_session_are_counted() {
+    let target = three_units(|peer, _| drop(peer.stream.shutdown(Shutdown::Both)));
+    let (luns, text) = listed(&target);
+    assert_eq!(luns, [3]);
+    let words = "2 of its 3 logical units were not examined, from LUN 5 on: the target closed the connection";
+    assert!(text.contains(words), "{text}");
 }
 
 /// Each way in which the unit fails a read is in the path's troubles, and once in the log.

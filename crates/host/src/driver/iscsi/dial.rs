@@ -48,6 +48,8 @@ pub(super) struct Line<'a> {
     pub(super) max_cmd_sn: u32,
     tag: u32,
     attentions: u32,
+    /// A command got no answer.
+    is_lost: bool,
     /// The message if the target closes the connection now.
     closed: &'static str,
 }
@@ -81,6 +83,7 @@ pub(super) fn dial_within<'a>(
             max_cmd_sn: 1,
             tag: 0,
             attentions: 0,
+            is_lost: false,
             closed: CLOSED,
         };
         match line.log_in(wanted).map_err(at)? {
@@ -243,7 +246,9 @@ impl Line<'_> {
     pub(super) fn ask(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {
         let mut busy = 0;
         for _ in 0..MAX_ATTENTIONS + MAX_BUSY {
-            match self.ask_once(lun, cdb, most)? {
+            let answer = self.ask_once(lun, cdb, most);
+            self.is_lost |= answer.is_err();
+            match answer? {
                 Answer::Check(Some(Sense { key: SenseKey::UnitAttention, .. })) => self.attentions += 1,
                 Answer::Status(sam::BUSY | sam::TASK_SET_FULL) if busy < MAX_BUSY => {
                     busy += 1;
@@ -260,6 +265,11 @@ impl Line<'_> {
     /// Returns the number of unit attentions so far. An answer from before a unit attention may be from another logical unit.
     pub(super) fn attentions(&self) -> u32 {
         self.attentions
+    }
+
+    /// Whether a command got no answer, because the connection was lost or the time was over. Later commands get none, either.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     fn ask_once(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {

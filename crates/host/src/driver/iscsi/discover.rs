@@ -48,8 +48,8 @@ pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
     line.send_targets().map_err(|e| e.within(&format!("iSCSI portal {}", line.portal())))
 }
 
-/// Returns the disks of the target `name` at the portal of `target`, in the order of the target, and why another could not be examined: the
-/// first such error. A logical unit that is no disk is left out.
+/// Returns the disks of the target `name` at the portal of `target`, in the order of the target. Also returns the first error of a unit that
+/// could not be examined, and how many units were not examined because the session was lost. A logical unit that is no disk is left out.
 ///
 /// # Errors
 /// The errors of [`Iscsi::open`](super::Iscsi::open), for the target as a whole.
@@ -59,17 +59,29 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<(Vec<FoundUnit>
     let mut line = dial(&target.portal, &wanted, &never)?;
     let within = |e: Error| e.within(&format!("iSCSI target {name}"));
     let list = report_luns(&mut line).map_err(within)?;
-    let (mut units, mut failed) = (Vec::new(), None);
+    let (mut units, mut failed) = (Vec::new(), None::<Error>);
     // Other addresses cannot be written in a URL.
-    for lun in luns(&list) {
+    let all = luns(&list);
+    for (at, lun) in all.iter().copied().enumerate() {
         match identify(&mut line, lun) {
             Ok((Unit { identity, blocks, block_size, .. }, _)) => {
                 let bytes = blocks.saturating_mul(u64::from(block_size));
                 units.push(FoundUnit { lun, bytes, block_size, identity: printable(identity.to_string()) });
             }
+            // All units share the time of one session.
+            Err(e) if line.is_lost() => {
+                let (left, all) = (all.len() - at, all.len());
+                let e =
+                    e.within(&format!("{left} of its {all} logical units were not examined, from LUN {} on", lun.0));
+                failed = Some(match failed {
+                    None => within(e),
+                    Some(first) => Error::new(first.kind(), format!("{first}; {e}")),
+                });
+                break;
+            }
             // A controller, or a unit that does not exist: no disk.
             Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::NotFound) => {}
-            // Such as a unit behind a standby port. If the session is lost, all others fail at once.
+            // Such as a unit behind a standby port.
             Err(e) => failed = failed.or_else(|| Some(within(e))),
         }
     }
