@@ -119,7 +119,7 @@ fn has_other_paths(old: &TargetPlan, new: &TargetPlan) -> Option<bool> {
         _ if old == new => Some(false),
         (TargetSpec::Multipath(old), TargetSpec::Multipath(new)) => {
             let difference = old.path_difference(new)?;
-            Some(difference != PathDifference::default() || old.paths != new.paths)
+            Some(difference != PathDifference::default() || !old.has_paths(&new.paths))
         }
         _ => None,
     }
@@ -239,6 +239,8 @@ mod tests {
         assert_eq!(steps("multipath:/a+/b", new), Reload { reset_disks: vec![0], ..repath });
         // Written in another way.
         assert!(steps("multipath:/a+/b", disk("multipath:prio=1+1:/a+/b")).is_empty());
+        let iscsi = |host: &str| format!("multipath:iscsi://{host}/iqn.2026-11.x:y/1");
+        assert!(steps(&iscsi("a:3260"), disk(&iscsi("a"))).is_empty(), "another text of the same path");
         for other in ["multipath:/c+/d", "multipath:failback=immediate:/a+/b", "/a"] {
             assert_eq!(steps("multipath:/a+/b", disk(other)).close_disks, ["a"], "{other}");
         }

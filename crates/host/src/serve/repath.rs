@@ -35,7 +35,7 @@ impl OpenDisk {
             let both = (was.as_ref(), wanted.as_ref());
             let changed = self.change_paths(at, both, &mut paths, !new.read_only, by_force, &mut all.done);
             all.failed.extend(changed.err());
-            if paths != wanted.paths {
+            if !wanted.has_paths(&paths) {
                 let is = was.with_paths(paths);
                 let text = is.masked();
                 all.targets[at] = TargetPlan { spec: TargetSpec::Multipath(Box::new(is)), text };

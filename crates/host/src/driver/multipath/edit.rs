@@ -40,6 +40,11 @@ pub(super) fn only_path(name: &str) -> Error {
     Error::usage(format!("path '{name}' is the only one of its disk; add another path first, or remove the disk"))
 }
 
+/// Whether two paths are the same, however their targets were typed.
+fn is_same(a: &PathTarget, b: &PathTarget) -> bool {
+    (&a.spec, &a.name, a.prio, &a.cpus) == (&b.spec, &b.name, b.prio, &b.cpus)
+}
+
 impl MultipathTarget {
     /// Returns this target with a further path, as the last. `prio`: its priority, 1 unless given.
     ///
@@ -94,6 +99,11 @@ impl MultipathTarget {
         made
     }
 
+    /// Whether its paths are these, in this order, however their targets were typed.
+    pub(crate) fn has_paths(&self, paths: &[PathTarget]) -> bool {
+        self.paths.len() == paths.len() && self.paths.iter().zip(paths).all(|(a, b)| is_same(a, b))
+    }
+
     /// Writes the paths' priorities into the option `prio`, if they are given there.
     fn note_prios(&mut self) {
         let are_default = self.paths.iter().all(|p| p.prio == 1);
@@ -131,7 +141,7 @@ impl MultipathTarget {
         if !is_same || self.options.path_selector == Selector::IoAffinity {
             return None;
         }
-        let missing = |from: &MultipathTarget, path: &PathTarget| !from.paths.contains(path);
+        let missing = |from: &MultipathTarget, path: &PathTarget| !from.paths.iter().any(|p| is_same(p, path));
         let difference = PathDifference {
             added: new.paths.iter().filter(|path| missing(self, path)).cloned().collect(),
             removed: self.paths.iter().filter(|path| missing(new, path)).map(|path| path.name.clone()).collect(),
@@ -198,6 +208,9 @@ mod tests {
         assert_eq!(of("/a+/b+/c", "/b+/d+/e"), some("/d /e", "/a /c"));
         assert_eq!(of("prio=const:/a+/b", "/a"), some("", "/b"));
         assert_eq!(of("/a+/b", "/c+/b+/a"), some("/c", ""));
+        // Typed in another way.
+        let [a, b] = ["iscsi://a/iqn.2026-11.x:y/1", "iscsi://b:3260/iqn.2026-11.x:y/1"];
+        assert_eq!(of(&format!("{a}+{b}"), &format!("{b}+{a}").replace("a/iqn", "a:3260/iqn")), some("", ""));
         for (old, new) in [
             ("/a+/b", "/c+/d"),
             ("prio=2+1:/a+/b", "prio=2+3:/a+/b"),
