@@ -403,15 +403,15 @@ fn reload_moves_a_disk_to_another_target_under_load() {
     assert!(fs::read(dir.path("b.img")).unwrap().iter().all(|byte| *byte == 0), "another disk was written");
 }
 
-/// The names are links to one file, so they are paths to one disk.
+/// The names are hard and symbolic links to one file, so they are paths to one disk.
 #[test]
 fn paths_are_added_and_removed_by_hand_under_load() {
     let dir = Dir::new("serve-path-by-hand");
     ["a.img", "b.img"].iter().for_each(|name| image(&dir, name, 8 << 20));
-    let [c, e] = ["c.img", "e.img"].map(|name| {
-        fs::hard_link(dir.path("a.img"), dir.path(name)).unwrap();
-        fs::canonicalize(dir.path(name)).unwrap().to_str().unwrap().to_owned()
-    });
+    let real = fs::canonicalize(dir.path("a.img")).unwrap();
+    let [c, e] = ["c.img", "e.img"].map(|name| real.with_file_name(name).to_str().unwrap().to_owned());
+    fs::hard_link(&real, &c).unwrap();
+    std::os::unix::fs::symlink("a.img", &e).unwrap();
     let a = "./a.img".to_owned();
     dir.file("serve.toml", &loaded(&[&a], "path_grouping_policy = \"group_by_prio\"\nprio = [50]\n"));
     let daemon = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");

@@ -237,10 +237,11 @@ fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
     Ok(Question::Add { disk: Some(target_text(what)?), config: None, read_only })
 }
 
-/// Returns the text of a target. A local disk is named by its absolute path, because the daemon may run in another directory.
+/// Returns the text of a target. A local disk is named by its absolute path, because the daemon may run in another directory. Symbolic links
+/// stay: the configuration names devices by those in `/dev/disk`.
 fn target_text(what: &Path) -> Result<String, Failure> {
     let failed = |e: io::Error| Failure::new(format!("'{}': {e}", what.display()));
-    let path = if what.exists() { fs::canonicalize(what).map_err(failed)? } else { what.to_owned() };
+    let path = if what.exists() { std::path::absolute(what).map_err(failed)? } else { what.to_owned() };
     let text = path.to_str().ok_or_else(|| Failure::new(format!("'{}': is not UTF-8", path.display())))?;
     Ok(text.to_owned())
 }

@@ -8,7 +8,10 @@ use super::options::{MAX_PRIO, Prioritizer};
 use super::target::{MultipathTarget, PathTarget};
 use crate::error::{Error, Result};
 use crate::secrets::Masked;
+use crate::target::TargetSpec;
 use blk::multipath::{MAX_PATHS, Selector};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// How the paths of a target differ from those of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +48,14 @@ fn is_same(a: &PathTarget, b: &PathTarget) -> bool {
     (&a.spec, &a.name, a.prio, &a.cpus) == (&b.spec, &b.name, b.prio, &b.cpus)
 }
 
+/// Returns the number of the block device that a target names; `None`: it names none. Regular files have none, because the names of one
+/// file may be different paths.
+fn device(spec: &TargetSpec) -> Option<u64> {
+    let TargetSpec::File(path) = spec else { return None };
+    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
+    Some(meta.rdev())
+}
+
 impl MultipathTarget {
     /// Returns this target with a further path, as the last. `prio`: its priority, 1 unless given.
     ///
@@ -55,6 +66,10 @@ impl MultipathTarget {
         let name = &new.name;
         if self.paths.iter().any(|p| p.name == *name) {
             return refused(format!("path {name}: is a path of this disk already"));
+        }
+        let of = device(&new.spec);
+        if let Some(same) = self.paths.iter().find(|p| of.is_some() && device(&p.spec) == of) {
+            return refused(format!("path {name}: is a path of this disk already, under the name {}", same.name));
         }
         if self.paths.len() >= MAX_PATHS {
             return refused(format!("path {name}: the disk has {MAX_PATHS} paths already, which is the maximum"));
@@ -123,9 +138,14 @@ impl MultipathTarget {
         Masked::new(&format!("multipath:{}:{}", options.join(","), paths.join("+")))
     }
 
-    /// Returns how the paths of `new` differ from those of this target, in whatever order. `None`: the targets differ in other respects,
-    /// or have no path in common.
+    /// Returns how the paths of `new` differ from those of this target, in whatever order. A block device may have another of its names.
+    /// `None`: the targets differ in other respects, or have no path in common.
     pub fn path_difference(&self, new: &MultipathTarget) -> Option<PathDifference> {
+        self.difference(new, device)
+    }
+
+    /// `device` returns the number of the block device that a target names.
+    fn difference(&self, new: &MultipathTarget, device: impl Fn(&TargetSpec) -> Option<u64>) -> Option<PathDifference> {
         // The lists of values for each path were compared with the paths.
         let others = |target: &MultipathTarget| -> Vec<(&'static str, String)> {
             let is_other = |(name, value): &&(&'static str, String)| {
@@ -142,14 +162,25 @@ impl MultipathTarget {
             return None;
         }
         let missing = |from: &MultipathTarget, path: &PathTarget| !from.paths.iter().any(|p| is_same(p, path));
-        let difference = PathDifference {
-            added: new.paths.iter().filter(|path| missing(self, path)).cloned().collect(),
-            removed: self.paths.iter().filter(|path| missing(new, path)).map(|path| path.name.clone()).collect(),
-        };
-        let has_kept = difference.removed.len() < self.paths.len();
+        let mut added: Vec<&PathTarget> = new.paths.iter().filter(|path| missing(self, path)).collect();
+        let mut removed: Vec<&PathTarget> = self.paths.iter().filter(|path| missing(new, path)).collect();
+        let is_device = |of: Option<u64>, path: &PathTarget| of.is_some() && device(&path.spec) == of;
+        added.retain(|path| {
+            let of = device(&path.spec);
+            let is_it = |old: &&PathTarget| old.prio == path.prio && old.cpus == path.cpus && is_device(of, old);
+            let same = removed.iter().position(is_it);
+            same.map(|at| removed.remove(at)).is_none()
+        });
+        let has_kept = removed.len() < self.paths.len();
         // A path that only changes would be added while it is still there.
-        let is_changed = |p: &PathTarget| self.paths.iter().any(|old| old.name == p.name);
-        (has_kept && !difference.added.iter().any(is_changed)).then_some(difference)
+        let is_changed = |path: &&PathTarget| {
+            let of = device(&path.spec);
+            self.paths.iter().any(|old| old.name == path.name) || removed.iter().any(|old| is_device(of, old))
+        };
+        (has_kept && !added.iter().any(is_changed)).then(|| PathDifference {
+            added: added.iter().copied().cloned().collect(),
+            removed: removed.iter().map(|path| path.name.clone()).collect(),
+        })
     }
 }
 
@@ -160,6 +191,11 @@ mod tests {
 
     fn names(target: &MultipathTarget) -> Vec<(&str, u32)> {
         target.paths.iter().map(|p| (p.name.as_str(), p.prio)).collect()
+    }
+
+    fn told(difference: PathDifference) -> (String, String) {
+        let added: Vec<String> = difference.added.into_iter().map(|p| p.name).collect();
+        (added.join(" "), difference.removed.join(" "))
     }
 
     #[test]
@@ -197,11 +233,7 @@ mod tests {
 
     #[test]
     fn difference_is_of_paths_only() {
-        let of = |old: &str, new: &str| {
-            let difference = parse(old).unwrap().path_difference(&parse(new).unwrap())?;
-            let added = difference.added.into_iter().map(|p| p.name).collect::<Vec<_>>().join(" ");
-            Some((added, difference.removed.join(" ")))
-        };
+        let of = |old: &str, new: &str| parse(old).unwrap().path_difference(&parse(new).unwrap()).map(told);
         let some = |added: &str, removed: &str| Some((added.to_owned(), removed.to_owned()));
         assert_eq!(of("/a+/b", "/a+/b"), some("", ""));
         assert_eq!(of("prio=2+1:/a+/b", "prio=2+1+3:/a+/b+/c"), some("/c", ""));
@@ -220,5 +252,23 @@ mod tests {
         ] {
             assert_eq!(of(old, new), None, "{old} {new}");
         }
+    }
+
+    /// Cause: a device was opened again under the name of the configuration, while it was still open. Effect: each reload failed. Fix: the
+    /// running path is kept.
+    #[test]
+    fn device_under_another_name_is_the_same_path() {
+        // The letter is the device.
+        let device = |spec: &TargetSpec| match spec {
+            TargetSpec::File(path) => path.to_str()?.strip_prefix("/dev/")?.bytes().next().map(u64::from),
+            _ => None,
+        };
+        let of = |old: &str, new: &str| parse(old).unwrap().difference(&parse(new).unwrap(), device).map(told);
+        let some = |added: &str, removed: &str| Some((added.to_owned(), removed.to_owned()));
+        assert_eq!(of("/dev/a+/dev/b", "/dev/a+/dev/b-link"), some("", ""));
+        assert_eq!(of("/dev/a+/dev/b", "/dev/b-link+/dev/c"), some("/dev/c", "/dev/a"));
+        assert_eq!(of("/dev/a", "/dev/a+/dev/a-link"), some("/dev/a-link", ""), "a name is one path");
+        assert_eq!(of("prio=2+1:/dev/a+/dev/b", "prio=2+3:/dev/a+/dev/b-link"), None);
+        assert_eq!(of("/a+/b", "/a+/c"), some("/c", "/b"));
     }
 }
