@@ -120,7 +120,7 @@ pub enum CtlCommand {
         disk: String,
         /// Target of the path, of the same kind as the others
         target: PathBuf,
-        /// Its priority, the higher the better, which selects its group with group_by_prio [default: 1; with prio=alua the target's]
+        /// Its priority, the higher the better, which selects its group with group_by_prio [default: 1; with ALUA the target's]
         #[arg(long)]
         prio: Option<u32>,
     },

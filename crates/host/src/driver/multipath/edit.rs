@@ -79,16 +79,33 @@ impl MultipathTarget {
                 "path {name}: path_selector=io-affinity takes the CPUs of its paths only when the disk is opened; change the configuration"
             ));
         }
-        if let Some(prio) = prio
-            && (self.options.prio == Prioritizer::Alua || prio > MAX_PRIO)
-        {
-            return refused(format!("prio={prio}: must be 0..={MAX_PRIO}, and is not given with prio=alua"));
+        if let Some(prio) = prio {
+            self.check_prio(prio)?;
         }
         let mut made = self.clone();
         made.paths.push(PathTarget { prio: prio.unwrap_or(1), ..new });
         made.check().map_err(|conflict| Error::usage(conflict.text))?;
         made.note_prios();
         Ok(made)
+    }
+
+    /// Checks the priority of a path that is added.
+    fn check_prio(&self, prio: u32) -> Result<()> {
+        if prio > MAX_PRIO {
+            return refused(format!("prio={prio}: must be 0..={MAX_PRIO}"));
+        }
+        let by = match self.options.prio {
+            Prioritizer::Alua => "prio=alua",
+            Prioritizer::Const if self.is_given("prio") => return Ok(()),
+            // Once priorities are written into the target, it is not asked for them when it is opened again.
+            Prioritizer::Const if self.conf.is_some() => "conf",
+            Prioritizer::Const if self.detect_prio == Some(true) => "detect_prio=yes",
+            Prioritizer::Const => return Ok(()),
+        };
+        refused(format!(
+            "prio={prio}: is not possible with {by}, by which the target may report the priorities of all paths; leave it out, or configure \
+             prio as a number for each path"
+        ))
     }
 
     /// Returns this target without a path, which is named, or numbered from 1.
@@ -229,6 +246,17 @@ mod tests {
         assert!(said(parse("/a").unwrap().without_path("1")).contains("is the only one"));
         let alua = parse("prio=alua:iscsi://a/iqn.2026-11.x:y/1").unwrap();
         assert!(said(alua.with_path("iscsi://b/iqn.2026-11.x:y/1", Some(5))).contains("prio=alua"));
+        // Cause: these priorities were written into the target. Effect: ALUA was off when the disk was opened again. Fix: a refusal.
+        for by in ["conf=/x", "detect_prio=yes"] {
+            let add = |options: &str, prio: Option<u32>| {
+                let one = parse(&format!("{options}:iscsi://a/iqn.2026-11.x:y/1")).unwrap();
+                one.with_path("iscsi://b/iqn.2026-11.x:y/1", prio)
+            };
+            assert!(said(add(by, Some(5))).contains(&format!("prio=5: is not possible with {by}, ")));
+            assert!(!add(by, None).unwrap().is_given("prio"));
+            let fixed = add(&format!("prio=7,{by}"), Some(5)).unwrap();
+            assert_eq!(fixed.paths.iter().map(|p| p.prio).collect::<Vec<_>>(), [7, 5]);
+        }
     }
 
     #[test]
