@@ -17,11 +17,15 @@ use std::sync::Arc;
 
 /// Opens a disk over two names of one file, each a group of its own.
 fn open(image: &TempFile) -> (DriverFixture, Arc<Multipath>) {
+    open_with(image, "no_path_retry=fail")
+}
+
+fn open_with(image: &TempFile, options: &str) -> (DriverFixture, Arc<Multipath>) {
     fs::File::options().write(true).open(&image.0).unwrap().set_len(1 << 20).unwrap();
     let file = image.0.display().to_string();
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
-    let text = format!("polling_interval=1,max_polling_interval=1:{file}+/.{file}");
+    let text = format!("{options},polling_interval=1,max_polling_interval=1:{file}+/.{file}");
     let parsed = multipath::parse(&text).unwrap();
     let paths = parsed.paths_to_open(&needs, &regions).unwrap();
     let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
@@ -101,4 +105,20 @@ fn last_usable_path_is_removed_only_by_force() {
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
     let add = PathCommand::AddPath { name: "new".to_owned(), target: Unmasked::new("/x"), prio: 1 };
     assert!(command(add).unwrap_err().contains("the program that opened this disk adds no paths to it"));
+}
+
+/// Cause: a number of retries counted as waiting. Effect: requests failed after that time. Fix: only `queue` counts.
+#[test]
+fn last_usable_path_is_removed_if_requests_wait_for_ever() {
+    for (no_path_retry, is_removed, left) in [("4", false, "2"), ("queue", true, "1")] {
+        let image = TempFile::new();
+        let (mut fixture, disk) = open_with(&image, &format!("no_path_retry={no_path_retry}"));
+        let command = |command| disk.path().command(&command).map_err(|e| e.to_string());
+        assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        command(PathCommand::FailPath("2".to_owned())).unwrap();
+        let removed = command(PathCommand::RemovePath { path: "1".to_owned(), force: false });
+        assert_eq!(removed.is_ok(), is_removed, "{no_path_retry}: {removed:?}");
+        command(PathCommand::ReinstatePath(left.to_owned())).unwrap();
+        assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
 }

@@ -13,7 +13,7 @@ use super::groups::{self, Member};
 use super::path::PathDriver;
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Multipath, Path, Watched, first_prio, port_groups};
-use crate::driver::multipath::options::Prioritizer;
+use crate::driver::multipath::options::{NoPathRetry, Prioritizer};
 use crate::error::{Error, ErrorKind, Result};
 use blk::driver::Driver;
 use blk::multipath::{MAX_GROUPS, NewPath, PathId, Selector};
@@ -143,7 +143,8 @@ impl Core {
     /// Removes a path. Waits until none of its requests is in flight, for a limited time. Returns what was done.
     ///
     /// # Errors
-    /// Usage: there is no such path, it is the only one, or, without `force`, the last that requests can use.
+    /// Usage: there is no such path, it is the only one, or, without `force`, the last that requests can use, and they would fail then, if
+    /// only after a time.
     pub(super) fn remove_path(&self, path: &str, force: bool) -> Result<String> {
         let path = self.named(path)?;
         let name = &path.driver.name;
@@ -153,7 +154,9 @@ impl Core {
         }
         let used: Vec<PathId> = status.iter().filter(|(_, s)| s.is_active).map(|(p, _)| p.id).collect();
         let is_last = used == [path.id];
-        if is_last && !force && !self.disk.status().features.queue_if_no_path {
+        // With a number, they fail after a time.
+        let waits = self.options.no_path_retry == NoPathRetry::Queue && self.disk.status().features.queue_if_no_path;
+        if is_last && !force && !waits {
             return Err(Error::usage(format!(
                 "path '{name}' is the last that requests can use, so they would fail (no_path_retry={}); add or reinstate another path \
                  first, or use force (--force)",
