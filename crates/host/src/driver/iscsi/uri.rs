@@ -153,10 +153,14 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
 /// Refuses a password that ends too early. What follows its '/' or '?' would be taken for a name or an option, and shown in messages; what
 /// precedes the '?' would be looked up as a host. `rest` is the text before the first '?', `query` the text after it.
 fn check_password(rest: &str, query: &str) -> std::result::Result<(), String> {
+    // Such as target_user, which may have an '@' in its value.
+    let is_option =
+        |item: &str| item.split_once('=').is_some_and(|(name, _)| OPTIONS.contains(&name.replace('-', "_").as_str()));
     let password = rest.find('%').zip(rest.rfind('@')).and_then(|(from, to)| rest.get(from..to));
     let sign = match password {
         Some(password) if password.contains('/') => '/',
         None if rest.contains('%') && !rest.contains('@') && query.contains('@') => '?',
+        _ if query.split(['&', ';']).any(|item| item.contains('@') && !is_option(item)) => '?',
         _ => return Ok(()),
     };
     Err(format!("a password with '{sign}' is not possible in a URL: set LIBISCSI_CHAP_PASSWORD"))
@@ -298,6 +302,7 @@ mod tests {
             ("iscsi://h/iqn.a/1?target_user=t", "write USER@"),
             ("iscsi://me%se/cret@h/iqn.a/1", "a password with '/' is not possible in a URL"),
             ("iscsi://me%se?cret@h/iqn.a/1", "a password with '?' is not possible in a URL"),
+            ("iscsi://me%s@e?cret@h/iqn.a/1", "a password with '?' is not possible in a URL"),
         ] {
             let refused = parse(text).unwrap_err().to_string();
             assert!(refused.contains(part), "{text}: {refused}");
@@ -310,6 +315,10 @@ mod tests {
             ("iscsi://me%se/cret@h", "a password with '/' is not possible in a URL"),
             // Once, the host was 'me%se', and 'cret@h' an unknown option.
             ("iscsi://me%se?cret@h", "a password with '?' is not possible in a URL"),
+            // With an '@' before the '?', the host was 'e'.
+            ("iscsi://me%s@e?cret@h", "a password with '?' is not possible in a URL"),
+            ("iscsi://me%s@e?cret=a&b@h", "a password with '?' is not possible in a URL"),
+            ("iscsi://me%s@e?sessions=1&cret=a@h", "a password with '?' is not possible in a URL"),
         ] {
             let refused = parse_portal(text).unwrap_err().to_string();
             assert!(refused.contains(part) && !refused.contains("cret"), "{text}: {refused}");
