@@ -4,7 +4,7 @@
 //!
 //! Guarantees: no element of `<disk>`, of its `<source>` or `<driver>`, and no attribute of `<driver>` or `<blockio>` is ignored in silence.
 //! Exceptions describe no more than the device's place in the VM or libvirt's own state, or change nothing that a guest sees.
-//! Source: libvirt formatdomain, "Hard drives, floppy disks, CDROMs".
+//! Source: libvirt formatdomain, "Hard drives, floppy disks, CDROMs", "IOThreads Allocation", "CPU Tuning".
 
 use ::config::reader::shown;
 use quick_xml::Reader;
@@ -67,9 +67,17 @@ const CHANGE_DATA: [(&str, &str); 3] = [
 /// listing the names around each element of a deeply nested file would take quadratic time.
 const DEEPEST: usize = 4;
 
-/// Elements of a domain that limit or prefer IOThreads and their I/O.
-const OF_THREADS: [&str; 4] =
-    ["blkiotune", "cputune/iothreadsched", "cputune/iothread_period", "cputune/iothread_quota"];
+/// Elements of a domain that limit or prefer IOThreads and their I/O, some only with an attribute.
+const OF_THREADS: [(&str, Option<&str>); 8] = [
+    ("blkiotune", None),
+    ("cputune/global_period", None),
+    ("cputune/global_quota", None),
+    ("cputune/iothreadsched", None),
+    ("cputune/iothread_period", None),
+    ("cputune/iothread_quota", None),
+    ("iothreadids/iothread", Some("thread_pool_min")),
+    ("iothreadids/iothread", Some("thread_pool_max")),
+];
 
 /// What one `<disk>` has.
 #[derive(Default)]
@@ -102,7 +110,8 @@ impl Others {
             all.push(format!("{of}: copy its {} into the <disk> that is printed here", list(of_the_vm)));
         }
         if !rest.is_empty() {
-            all.push(format!("{of}: {} has no effect", list(rest)));
+            let rest: Vec<_> = rest.into_iter().map(|name| shown(name)).collect();
+            all.push(format!("{of}: these elements have no effect: {}", rest.join(", ")));
         }
         all
     }
@@ -110,19 +119,27 @@ impl Others {
 
 /// Returns a warning about the elements of a domain for IOThreads and their I/O that have no effect.
 pub fn of_threads(text: &str) -> Option<String> {
-    let mut found: Vec<&str> = Vec::new();
+    let mut found: Vec<(&str, Option<&str>)> = Vec::new();
     each_element(text, |tag, inside| {
         let name = tag.local_name();
         let path = [inside.get(1..).unwrap_or_default(), &[name.as_ref()]].concat().join("/");
-        let is_of_domain = inside.first() == Some(&"domain");
-        if let Some(known) = OF_THREADS.into_iter().find(|known| is_of_domain && *known == path)
-            && !found.contains(&known)
-        {
-            found.push(known);
+        if inside.first() != Some(&"domain") {
+            return;
+        }
+        for known @ (element, attribute) in OF_THREADS {
+            let has_it = |name: &str| matches!(tag.try_get_attribute(name), Ok(Some(_)));
+            if element == path && attribute.is_none_or(has_it) && !found.contains(&known) {
+                found.push(known);
+            }
         }
     });
-    let list: Vec<String> = found.iter().map(|name| format!("<{name}>")).collect();
-    (!list.is_empty()).then(|| format!("the domain's {} has no effect on the threads of the daemon", list.join(", ")))
+    let name = |(element, attribute): (&str, Option<&str>)| match attribute {
+        Some(attribute) => format!("{element} {attribute}="),
+        None => element.to_owned(),
+    };
+    let list: Vec<String> = found.into_iter().map(name).collect();
+    let rule = "these elements of the domain have no effect on the daemon's threads";
+    (!list.is_empty()).then(|| format!("{rule}: {}", list.join(", ")))
 }
 
 /// Calls `see` with each element down to [`DEEPEST`], and the names of those that it is inside.

@@ -145,10 +145,15 @@ fn elements_of_threads_without_effect_are_named() {
     let head = "<iothreads>1</iothreads><blkiotune><weight>100</weight></blkiotune><cputune><vcpusched vcpus='0' scheduler='rr'/>\
                 <iothreadsched iothreads='1' scheduler='fifo'/><iothreadsched iothreads='2' scheduler='rr'/>\
                 <iothread_quota>50000</iothread_quota></cputune>";
-    let text = "the domain's <blkiotune>, <cputune/iothreadsched>, <cputune/iothread_quota> has no effect on the threads of the daemon";
-    assert_eq!(read(&domain(head, "<driver type='raw'/>", "")).unwrap().warnings, [text]);
+    let rule = "these elements of the domain have no effect on the daemon's threads";
+    let warnings = |head: &str| read(&domain(head, "<driver type='raw'/>", "")).unwrap().warnings;
+    assert_eq!(warnings(head), [format!("{rule}: blkiotune, cputune/iothreadsched, cputune/iothread_quota")]);
+    let head = "<cputune><global_period>100000</global_period><global_quota>50000</global_quota></cputune>\
+                <iothreadids><iothread id='1' thread_pool_max='8'/><iothread id='2' thread_pool_max='8'/></iothreadids>";
+    let names = "cputune/global_period, cputune/global_quota, iothreadids/iothread thread_pool_max=";
+    assert_eq!(warnings(head), [format!("{rule}: {names}")]);
     let elsewhere = "<metadata><blkiotune/></metadata>";
-    assert_eq!(read(&domain(elsewhere, "<driver type='raw'/>", "")).unwrap().warnings, [""; 0]);
+    assert_eq!(warnings(elsewhere), [""; 0]);
 }
 
 /// Regression: the alias by which a user's scripts name the disk was lost in silence. libvirt makes the other aliases again by itself.
@@ -167,11 +172,11 @@ fn attributes_without_effect_are_named() {
     let driver = "<driver name='qemu' type='raw' cache='none' io='native' queues='2' ioeventfd='on' event_idx='on' copy_on_read='off' \
                   rerror_policy='report' iommu='on' detect_zeroes='unmap'><metadata_cache/></driver>";
     let blockio = "<blockio logical_block_size='512' discard_granularity='4096'/>";
-    let text = "<driver iommu=>, <driver detect_zeroes=>, <driver/metadata_cache>, <blockio discard_granularity=> has no effect";
-    assert_eq!(warnings(driver, blockio), [format!("disk 'vda': {text}")]);
+    let names = "driver iommu=, driver detect_zeroes=, driver/metadata_cache, blockio discard_granularity=";
+    assert_eq!(warnings(driver, blockio), [format!("disk 'vda': these elements have no effect: {names}")]);
     assert_eq!(
         warnings("<driver type='raw' rerror_policy='stop'/>", ""),
-        ["disk 'vda': <driver rerror_policy=> has no effect"]
+        ["disk 'vda': these elements have no effect: driver rerror_policy="]
     );
     let mapped = "<driver type='raw' queues='1'><iothreads><iothread id='1'/></iothreads></driver>";
     assert_eq!(read(&domain("<iothreads>1</iothreads>", mapped, "")).unwrap().warnings, [""; 0]);
@@ -239,7 +244,7 @@ fn elements_without_effect_are_named() {
         found.warnings,
         [
             "disk 'vda': copy its <boot>, <address> into the <disk> that is printed here",
-            "disk 'vda': <source/reservations>, <wwn>, <new> has no effect",
+            "disk 'vda': these elements have no effect: source/reservations, wwn, new",
             "disk 'vda': its serial number is cut to 20 characters, as in QEMU",
         ]
     );
