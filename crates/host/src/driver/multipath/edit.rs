@@ -163,7 +163,7 @@ impl MultipathTarget {
 
     /// `device` returns the number of the block device that a target names.
     fn difference(&self, new: &MultipathTarget, device: impl Fn(&TargetSpec) -> Option<u64>) -> Option<PathDifference> {
-        // The lists of values for each path were compared with the paths.
+        // Without `prio=N+N`, which is compared path by path below.
         let others = |target: &MultipathTarget| -> Vec<(&'static str, String)> {
             let is_other = |(name, value): &&(&'static str, String)| {
                 *name != "prio" || value.parse::<Prioritizer>().is_ok_and(|prio| prio != Prioritizer::Const)
@@ -189,7 +189,7 @@ impl MultipathTarget {
             same.map(|at| removed.remove(at)).is_none()
         });
         let has_kept = removed.len() < self.paths.len();
-        // A path that only changes would be added while it is still there.
+        // A path whose priority or options change keeps its name, and two paths cannot have one name. Nor is a device opened twice.
         let is_changed = |path: &&PathTarget| {
             let of = device(&path.spec);
             self.paths.iter().any(|old| old.name == path.name) || removed.iter().any(|old| is_device(of, old))
