@@ -2,17 +2,17 @@
 //! A thread's way into a disk: bios of whole blocks go straight in, all other I/O step by step ([`super::partial`]).
 //!
 //! Guarantees: each I/O ends once, in the list of [`Entry::end`], with the first error of its parts. Bios that find no slot
-//! below enter later, in order of submission. A write to blocks that are locked waits, and other I/O passes it. It is tried again
-//! when that lock is released, so waiting I/O costs nothing while other I/O completes. Nothing is allocated per I/O once the lists
-//! have grown, except where I/O waits for a lock.
+//! below enter later, in order of submission. A write to blocks that are locked waits, and other I/O passes it, except locks of
+//! its blocks ([`super::locks`] has the bound). It is tried again when what it waits for is released, so waiting I/O costs nothing
+//! while other I/O completes. Nothing is allocated per I/O once the lists have grown, except where I/O waits for a lock.
 //!
 //! Needs from callers: a round is [`Entry::begin`], submissions, a poll of what is below, [`Entry::end`]. A round follows when
 //! something below has completed, when the entry's [`Wake`] was woken, and while [`Entry::has_work`]. The halves of a bio's
 //! `user_data` are small numbers: a source, never [`Entry::OWN`], and its I/O. An entry is dropped when it is idle. The entry of a
 //! thread that panics stays recorded, with its locks, because its writes may still reach the disk. Writes to the same blocks wait
-//! until the process ends.
+//! until the process ends. Its I/O that only waits gives up, and delays no other.
 
-use super::locks::{BlockLocks, LockId, Wake, Writes};
+use super::locks::{BlockLocks, TicketId, Wait, Wake, Writes};
 use super::partial::{ByteIo, Partial, Step, inner};
 use super::{BUFFER_BYTES, Below, Memory, NoBuffer};
 use crate::bio::{Bio, DataRef, Op, OpFlags};
@@ -28,16 +28,23 @@ enum Entered {
     Yes,
     /// There is no slot for it.
     Full,
-    /// Some of its blocks have this lock.
-    Locked(LockId),
+    /// Some of its blocks are locked.
+    Locked(Wait),
 }
 
-/// What waits until a lock is released, oldest first.
+/// A bio that has not entered yet.
+struct Queued {
+    bio: Bio,
+    /// Its ticket, once it had to wait for a lock.
+    ticket: Option<TicketId>,
+}
+
+/// What waits until a ticket is released, in the order of the attempts. Tickets decide which may go first.
 #[derive(Default)]
 struct Waiting {
     partials: Vec<u32>,
     /// Bios that write to its blocks.
-    bios: Vec<Bio>,
+    bios: Vec<Queued>,
 }
 
 /// A thread's entry to a disk, for whole blocks and for parts of blocks. See the module's text.
@@ -47,13 +54,13 @@ pub struct Entry<L: Lock, W: Wake> {
     /// Bytes of a block.
     block: u64,
     /// Bios that found no slot, oldest first.
-    backlog: VecDeque<Bio>,
-    /// What waits for a lock of another I/O.
-    waiting: BTreeMap<LockId, Waiting>,
+    backlog: VecDeque<Queued>,
+    /// What waits for the release of another I/O's ticket.
+    waiting: BTreeMap<TicketId, Waiting>,
     /// Partial I/Os that have this lock, and wait for the writes that are inside.
-    clearing: BTreeMap<LockId, u32>,
-    /// Empty, for reuse: locks that have changed.
-    changed: Vec<LockId>,
+    clearing: BTreeMap<TicketId, u32>,
+    /// Empty, for reuse: what this entry was told.
+    changed: Vec<TicketId>,
     /// Number of writes inside, without those of `partials`.
     inside: usize,
     /// Whether writes ask before they enter; then `writes` knows all that are inside.
@@ -134,7 +141,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
             self.inside += usize::from(writes);
             return;
         }
-        self.place(below, bio, now);
+        self.place(below, Queued { bio, ticket: None }, now);
     }
 
     #[cold]
@@ -172,23 +179,29 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         self.go_on(below, memory, index, now);
     }
 
-    fn place(&mut self, below: &mut impl Below, bio: Bio, now: Instant) {
+    fn place(&mut self, below: &mut impl Below, queued: Queued, now: Instant) {
         if !self.backlog.is_empty() {
-            return self.backlog.push_back(bio);
+            return self.backlog.push_back(queued);
         }
-        match self.enter(below, &bio, now) {
+        match self.enter(below, &queued, now) {
             Entered::Yes => {}
-            Entered::Full => self.backlog.push_back(bio),
-            Entered::Locked(lock) => self.waiting.entry(lock).or_default().bios.push(bio),
+            Entered::Full => self.backlog.push_back(queued),
+            Entered::Locked(wait) => self.wait(queued.bio, wait),
         }
     }
 
-    fn enter(&mut self, below: &mut impl Below, bio: &Bio, now: Instant) -> Entered {
+    /// Keeps a bio until it is worth another attempt.
+    fn wait(&mut self, bio: Bio, Wait { ticket, until }: Wait) {
+        self.waiting.entry(until).or_default().bios.push(Queued { bio, ticket: Some(ticket) });
+    }
+
+    fn enter(&mut self, below: &mut impl Below, queued: &Queued, now: Instant) -> Entered {
+        let bio = &queued.bio;
         // A partial I/O locks the blocks whose data it writes, but no others, such as the blocks that it zeroes.
         let is_own = is_own(bio.user_data) && bio.op.has_data();
         let writes = bio.op.is_write() && !is_own;
         if writes && self.asks {
-            return self.enter_recorded(below, bio, now);
+            return self.enter_recorded(below, queued, now);
         }
         if below.submit(bio, now).is_err() {
             return Entered::Full;
@@ -198,16 +211,20 @@ impl<L: Lock, W: Wake> Entry<L, W> {
     }
 
     /// Lets a bio that writes enter a disk where blocks may be locked.
-    fn enter_recorded(&mut self, below: &mut impl Below, bio: &Bio, now: Instant) -> Entered {
+    fn enter_recorded(&mut self, below: &mut impl Below, queued: &Queued, now: Instant) -> Entered {
+        let Queued { bio, ticket } = queued;
         let range = bio.sector.0..bio.sector.0.saturating_add(u64::from(bio.nr_sectors));
-        if let Err(lock) = self.locks.enter(&self.writes, bio.user_data, range) {
-            return Entered::Locked(lock);
+        if let Err(wait) = self.locks.enter(&self.writes, bio.user_data, range, *ticket) {
+            return Entered::Locked(wait);
         }
         if below.submit(bio, now).is_err() {
             self.locks.leave(&self.writes, bio.user_data);
             return Entered::Full;
         }
         self.inside += 1;
+        if let Some(ticket) = *ticket {
+            self.locks.release(ticket);
+        }
         Entered::Yes
     }
 
@@ -239,31 +256,31 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         // Take the changed locks before the attempts: locks that change after this are reported again.
         let mut changed = std::mem::take(&mut self.changed);
         self.writes.take_changed(&mut changed);
-        for lock in changed.drain(..) {
-            if let Some(index) = self.clearing.remove(&lock) {
+        for ticket in changed.drain(..) {
+            if let Some(index) = self.clearing.remove(&ticket) {
                 self.go_on(below, memory, index, now);
                 continue;
             }
-            let Some(Waiting { partials, bios }) = self.waiting.remove(&lock) else { continue };
+            let Some(Waiting { partials, bios }) = self.waiting.remove(&ticket) else { continue };
             for index in partials {
                 self.go_on(below, memory, index, now);
             }
-            for bio in bios {
-                self.place(below, bio, now);
+            for queued in bios {
+                self.place(below, queued, now);
             }
         }
         self.changed = changed;
         if std::mem::take(&mut self.has_buffer) {
             self.hand_out_buffers(below, memory, now);
         }
-        while let Some(bio) = self.backlog.pop_front() {
-            match self.enter(below, &bio, now) {
+        while let Some(queued) = self.backlog.pop_front() {
+            match self.enter(below, &queued, now) {
                 Entered::Yes => {}
                 Entered::Full => {
-                    self.backlog.push_front(bio);
+                    self.backlog.push_front(queued);
                     break;
                 }
-                Entered::Locked(lock) => self.waiting.entry(lock).or_default().bios.push(bio),
+                Entered::Locked(wait) => self.wait(queued.bio, wait),
             }
         }
     }
@@ -362,11 +379,12 @@ impl<L: Lock, W: Wake> Entry<L, W> {
                 }
                 Step::Lock => {
                     self.use_locks();
-                    match self.locks.lock(sectors(&p, block), &self.writes) {
-                        Ok(lock) => p.lock = Some(lock),
-                        Err(other) => {
+                    match self.locks.lock(sectors(&p, block), &self.writes, p.lock) {
+                        Ok(ticket) => p.lock = Some(ticket),
+                        Err(Wait { ticket, until }) => {
+                            p.lock = Some(ticket);
                             self.partials[index as usize] = Some(p);
-                            return self.waiting.entry(other).or_default().partials.push(index);
+                            return self.waiting.entry(until).or_default().partials.push(index);
                         }
                     }
                     p.step = Step::Clear;
@@ -446,7 +464,7 @@ impl<L: Lock, W: Wake> Entry<L, W> {
 
     fn end_piece(&mut self, memory: &mut impl Memory, p: &mut Partial) {
         if let Some(lock) = p.lock.take() {
-            self.locks.unlock(lock);
+            self.locks.release(lock);
         }
         if p.io.op == Op::Read
             && p.status.is_ok()
@@ -484,7 +502,8 @@ impl<L: Lock, W: Wake> Entry<L, W> {
         p.bios = bios.clone().count() as u32;
         self.partials[index as usize] = Some(p);
         for bio in bios {
-            self.place(below, bio.with_user_data(u64::from(Self::OWN) << 32 | u64::from(index)), now);
+            let bio = bio.with_user_data(u64::from(Self::OWN) << 32 | u64::from(index));
+            self.place(below, Queued { bio, ticket: None }, now);
         }
     }
 
@@ -501,7 +520,7 @@ impl<L: Lock, W: Wake> Drop for Entry<L, W> {
     /// Removes the entry, unless its thread panics. Panics if I/O waits here or is inside.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return;
+            return self.locks.give_up(&self.writes);
         }
         assert!(self.is_idle() && self.inside == 0, "an entry was dropped with {} writes inside", self.inside);
         self.locks.remove_entry(&self.writes);

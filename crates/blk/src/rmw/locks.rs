@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Locks of blocks that are rewritten (read, changed in part, written back), for all threads of a disk.
 //!
-//! Guarantees: from the moment when a locked range is clear ([`BlockLocks::lock`], then [`BlockLocks::is_clear`]) until it is
-//! unlocked, no other write, discard or write of zeroes to it is inside the disk, and no other lock overlaps it. Such I/O
-//! waits at its entry, whose thread is woken when the lock that it waits for changes, and for no other. Without locks all this
-//! costs one load per round. With the first lock, each entry counts its writes inside, and records later ones. Only the number
-//! of the former is known, so nothing is clear before they have completed.
+//! Guarantees: a locked range ([`BlockLocks::lock`]) is clear once [`BlockLocks::is_clear`] returns true. From then until the lock
+//! is released, no other write, discard or write of zeroes to it is inside the disk, and no other lock overlaps it. Such I/O
+//! waits at its entry.
 //!
-//! Needs from callers: the owner of a lock waits for no other lock. Reads are not held back: one that overlaps a write may see
-//! old or new data, as on any disk.
+//! Each lock has a ticket, from the first attempt to lock the range until the release. A write that has to wait takes one too. A
+//! range is not locked while an older ticket overlaps it. So an I/O waits at most once for each ticket that is older than its
+//! own, and for no younger one. Tickets wait only for older ones, so they never wait for each other in a circle. An I/O waits
+//! for one ticket at a time: the release of that ticket wakes the thread of the I/O's entry, and no other release does.
+//!
+//! Without locks all this costs one load per round. With the first lock, each entry counts its writes inside, and records later
+//! ones. Only the number of the former is known, so nothing is clear before they have completed.
+//!
+//! Needs from callers: the owner of a lock waits for no other ticket. A ticket is released when its write has entered, or when
+//! its I/O gives up. Reads are not held back: one that overlaps a write may see old or new data, as on any disk.
 
 use crate::lock::Lock;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
@@ -25,34 +31,63 @@ pub trait Wake {
 pub struct BlockLocks<L: Lock, W> {
     /// There was a lock, so entries record their writes.
     used: AtomicBool,
-    /// Number of locks; changed under the lock of `state`.
-    held: AtomicU32,
+    /// Number of tickets; changed under the lock of `state`.
+    tickets: AtomicU32,
     state: Mutex<L, LockState<L, W>>,
     entries: Mutex<L, Vec<Arc<Writes<L, W>>>>,
 }
 
-/// Names a lock that is held. A number is used once.
-pub(super) type LockId = u64;
+/// Names a ticket, and its lock. Numbers rise; each is used once.
+pub(super) type TicketId = u64;
+
+/// An I/O has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// Its ticket, for the next attempt.
+    pub(super) ticket: TicketId,
+    /// What it waits for: its entry is told when this is released.
+    pub(super) until: TicketId,
+}
 
 struct LockState<L: Lock, W> {
-    held: Vec<Held<L, W>>,
-    next: LockId,
+    /// Oldest first.
+    tickets: Vec<Ticket<L, W>>,
+    next: TicketId,
     /// No range can be locked.
     closed: Option<Closed<L, W>>,
 }
 
 struct Closed<L: Lock, W> {
     /// What waits for the locks to open waits for this number.
-    id: LockId,
+    id: TicketId,
     waiting: Vec<Arc<Writes<L, W>>>,
 }
 
-struct Held<L: Lock, W> {
-    id: LockId,
+/// What a ticket is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// A lock that waits for older tickets.
+    Wanted,
+    /// A lock that its owner has.
+    Held,
+    /// A write that waits until no lock of its range is held.
+    Write,
+}
+
+struct Ticket<L: Lock, W> {
+    id: TicketId,
     range: Range<u64>,
+    purpose: Purpose,
     owner: Arc<Writes<L, W>>,
-    /// Entries with I/O that waits until the range is unlocked.
+    /// Entries with I/O that waits for its release.
     waiting: Vec<Arc<Writes<L, W>>>,
+}
+
+impl<L: Lock, W: Wake> Ticket<L, W> {
+    /// Tells the entries that wait for its release.
+    fn tell(&self) {
+        self.waiting.iter().for_each(|w| w.tell(self.id));
+    }
 }
 
 /// The writes of an entry that are inside the disk, and what its thread is told.
@@ -60,21 +95,21 @@ pub(super) struct Writes<L: Lock, W> {
     waker: W,
     /// Locked before [`BlockLocks::state`].
     inside: Mutex<L, Inside>,
-    /// Locks that have changed, so that what waits for them may go on. Locked after all other locks.
-    changed: Mutex<L, Vec<LockId>>,
+    /// Tickets that were released, and own locks that may be clear. Locked after all other locks.
+    changed: Mutex<L, Vec<TicketId>>,
 }
 
 impl<L: Lock, W: Wake> Writes<L, W> {
-    /// Takes the locks that have changed since the last call. An attempt that failed is worth a retry when the lock that it
-    /// waits for has changed; the entry's thread is woken then.
-    pub(super) fn take_changed(&self, into: &mut Vec<LockId>) {
+    /// Takes what the entry was told since the last call: tickets whose release it waited for, and own locks that may be clear
+    /// now. Each is worth a retry of what waits for it. The entry's thread was woken.
+    pub(super) fn take_changed(&self, into: &mut Vec<TicketId>) {
         into.append(&mut self.changed.lock());
     }
 
-    fn tell(&self, lock: LockId) {
+    fn tell(&self, ticket: TicketId) {
         let mut changed = self.changed.lock();
-        if changed.last() != Some(&lock) {
-            changed.push(lock);
+        if changed.last() != Some(&ticket) {
+            changed.push(ticket);
         }
         drop(changed);
         self.waker.wake();
@@ -179,14 +214,43 @@ fn add<L: Lock, W>(waiting: &mut Vec<Arc<Writes<L, W>>>, entry: &Arc<Writes<L, W
 }
 
 impl<L: Lock, W: Wake> LockState<L, W> {
-    /// Returns a lock that overlaps the range, if there is one. The entry is told when it is unlocked.
-    fn wait(&mut self, range: &Range<u64>, entry: &Arc<Writes<L, W>>) -> Option<LockId> {
-        let held = self.held.iter_mut().find(|h| overlap(&h.range, range))?;
+    /// Returns what a lock of the range waits for, whose ticket is `own`: an older ticket, or the end of [`Closed`]. The entry is
+    /// told when that is released. It is the youngest of the older tickets, so that a release wakes few waiters.
+    fn delays_lock(&mut self, range: &Range<u64>, own: TicketId, entry: &Arc<Writes<L, W>>) -> Option<TicketId> {
+        let mut older = self.tickets.iter_mut().rev().skip_while(|t| t.id >= own);
+        let (id, waiting) = match older.find(|t| overlap(&t.range, range)) {
+            Some(ticket) => (ticket.id, &mut ticket.waiting),
+            None => self.closed.as_mut().map(|c| (c.id, &mut c.waiting))?,
+        };
+        add(waiting, entry);
+        Some(id)
+    }
+
+    /// Returns a held lock that a write to the range waits for. The entry is told when it is released. A lock that is only wanted
+    /// delays no write, so that writes go on while the locks are closed.
+    fn delays_write(&mut self, range: &Range<u64>, entry: &Arc<Writes<L, W>>) -> Option<TicketId> {
+        let is_held = |t: &&mut Ticket<L, W>| t.purpose == Purpose::Held && overlap(&t.range, range);
+        let held = self.tickets.iter_mut().rev().find(is_held)?;
         add(&mut held.waiting, entry);
         Some(held.id)
     }
 
-    fn new_id(&mut self) -> LockId {
+    fn new_ticket(&mut self, range: Range<u64>, purpose: Purpose, owner: &Arc<Writes<L, W>>) -> TicketId {
+        let id = self.new_id();
+        self.tickets.push(Ticket { id, range, purpose, owner: Arc::clone(owner), waiting: Vec::new() });
+        id
+    }
+
+    /// Returns the place of a ticket.
+    fn place(&self, id: TicketId) -> usize {
+        self.tickets.binary_search_by_key(&id, |t| t.id).expect("a ticket is used that is not released")
+    }
+
+    fn held(&self) -> impl Iterator<Item = &Ticket<L, W>> {
+        self.tickets.iter().filter(|t| t.purpose == Purpose::Held)
+    }
+
+    fn new_id(&mut self) -> TicketId {
         self.next += 1;
         self.next - 1
     }
@@ -196,8 +260,8 @@ impl<L: Lock, W: Wake> Default for BlockLocks<L, W> {
     fn default() -> Self {
         BlockLocks {
             used: AtomicBool::new(false),
-            held: AtomicU32::new(0),
-            state: Mutex::new(LockState { held: Vec::new(), next: 0, closed: None }),
+            tickets: AtomicU32::new(0),
+            state: Mutex::new(LockState { tickets: Vec::new(), next: 0, closed: None }),
             entries: Mutex::new(Vec::new()),
         }
     }
@@ -230,7 +294,7 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     pub(super) fn remove_entry(&self, writes: &Arc<Writes<L, W>>) {
         self.entries.lock().retain(|w| !Arc::ptr_eq(w, writes));
         let mut state = self.state.lock();
-        state.held.iter_mut().for_each(|h| h.waiting.retain(|w| !Arc::ptr_eq(w, writes)));
+        state.tickets.iter_mut().for_each(|t| t.waiting.retain(|w| !Arc::ptr_eq(w, writes)));
         if let Some(closed) = &mut state.closed {
             closed.waiting.retain(|w| !Arc::ptr_eq(w, writes));
         }
@@ -248,28 +312,35 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     }
 
     /// Locks the range, so that no other write to it can enter; [`BlockLocks::is_clear`] then tells whether writes are still
-    /// inside.
+    /// inside. `own` is the ticket of an earlier attempt. [`BlockLocks::release`] is called for the lock.
     ///
     /// # Errors
-    /// A part of the range has this lock, or the locks are closed: the entry is told when it may try again.
-    pub(super) fn lock(&self, range: Range<u64>, entry: &Arc<Writes<L, W>>) -> Result<LockId, LockId> {
+    /// An older ticket overlaps the range, or the locks are closed: the entry is told when it may try again.
+    pub(super) fn lock(
+        &self,
+        range: Range<u64>,
+        entry: &Arc<Writes<L, W>>,
+        own: Option<TicketId>,
+    ) -> Result<TicketId, Wait> {
         let mut state = self.state.lock();
-        if let Some(other) = state.wait(&range, entry) {
-            return Err(other);
+        let ticket = own.unwrap_or_else(|| state.new_ticket(range.clone(), Purpose::Wanted, entry));
+        self.count(&state);
+        if let Some(until) = state.delays_lock(&range, ticket, entry) {
+            return Err(Wait { ticket, until });
         }
-        if let Some(closed) = &mut state.closed {
-            add(&mut closed.waiting, entry);
-            return Err(closed.id);
-        }
-        let id = state.new_id();
-        state.held.push(Held { id, range, owner: Arc::clone(entry), waiting: Vec::new() });
-        // Pairs with: BlockLocks::any_held, by the lock of each entry's writes that is_clear takes after this.
-        self.held.store(state.held.len() as u32, Ordering::Release);
-        Ok(id)
+        let at = state.place(ticket);
+        state.tickets[at].purpose = Purpose::Held;
+        Ok(ticket)
     }
 
-    /// Whether no write to the range, which the caller has locked, is inside. If not, the lock's owner is told of its own lock
-    /// when that may have changed.
+    /// Publishes the number of tickets.
+    fn count(&self, state: &LockState<L, W>) {
+        // Pairs with: BlockLocks::has_tickets, by the lock of each entry's writes that is_clear takes after this.
+        self.tickets.store(state.tickets.len() as u32, Ordering::Release);
+    }
+
+    /// Whether no write to the range, which the caller has locked, is inside. If one is, the owner is told the number of its own
+    /// lock when the range may be clear, and asks again.
     pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
         let entries = self.entries.lock();
         let mut clear = true;
@@ -285,15 +356,24 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
         clear
     }
 
-    /// Unlocks a range, and tells the entries that wait for that.
-    pub(super) fn unlock(&self, id: LockId) {
+    /// Ends a ticket, and its lock if that is held. Tells the entries that wait for it.
+    pub(super) fn release(&self, id: TicketId) {
         let mut state = self.state.lock();
-        let at = state.held.iter().position(|h| h.id == id).expect("a lock is unlocked that is held");
-        let gone = state.held.swap_remove(at);
-        // Pairs with: BlockLocks::any_held
-        self.held.store(state.held.len() as u32, Ordering::Release);
+        let at = state.place(id);
+        let gone = state.tickets.remove(at);
+        self.count(&state);
         drop(state);
-        gone.waiting.iter().for_each(|w| w.tell(id));
+        gone.tell();
+    }
+
+    /// Releases all tickets of an entry but its locks: its I/O that waits gives up.
+    pub(super) fn give_up(&self, entry: &Arc<Writes<L, W>>) {
+        let mut state = self.state.lock();
+        let waits = |t: &mut Ticket<L, W>| t.purpose != Purpose::Held && Arc::ptr_eq(&t.owner, entry);
+        let gone: Vec<_> = state.tickets.extract_if(.., waits).collect();
+        self.count(&state);
+        drop(state);
+        gone.iter().for_each(Ticket::tell);
     }
 
     /// Lets no more blocks be locked until [`BlockLocks::open`]. Those that are locked are still rewritten; other writes of parts of
@@ -315,31 +395,41 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
 
     /// Whether no block is locked, so none is between its read and its write.
     pub fn is_free(&self) -> bool {
-        self.state.lock().held.is_empty()
+        self.state.lock().held().next().is_none()
     }
 
-    /// Called with the lock of an entry's writes held. If a lock's owner has already checked these writes, the lock is seen
+    /// Called with the lock of an entry's writes held. If a lock's owner has already checked these writes, its ticket is seen
     /// here; otherwise the owner will check them.
-    fn any_held(&self) -> bool {
-        // Pairs with: BlockLocks::lock
-        self.held.load(Ordering::Acquire) > 0
+    fn has_tickets(&self) -> bool {
+        // Pairs with: BlockLocks::count
+        self.tickets.load(Ordering::Acquire) > 0
     }
 
     fn wake_owners(&self, range: &Range<u64>) {
         let state = self.state.lock();
-        state.held.iter().filter(|h| overlap(&h.range, range)).for_each(|h| h.owner.tell(h.id));
+        state.held().filter(|t| overlap(&t.range, range)).for_each(|t| t.owner.tell(t.id));
     }
 
-    /// Records a bio that is about to enter and write, until [`BlockLocks::leave`].
+    /// Records a bio that is about to enter and write, until [`BlockLocks::leave`]. `own` is the ticket of an earlier attempt. It
+    /// stays until [`BlockLocks::release`], so that a bio that finds no slot keeps its turn.
     ///
     /// # Errors
-    /// A part of its range has this lock: the entry is told when it is unlocked.
-    pub(super) fn enter(&self, entry: &Arc<Writes<L, W>>, user_data: u64, range: Range<u64>) -> Result<(), LockId> {
+    /// A part of its range is locked: the entry is told when it may try again.
+    pub(super) fn enter(
+        &self,
+        entry: &Arc<Writes<L, W>>,
+        user_data: u64,
+        range: Range<u64>,
+        own: Option<TicketId>,
+    ) -> Result<(), Wait> {
         let mut inside = entry.inside.lock();
-        if self.any_held()
-            && let Some(lock) = self.state.lock().wait(&range, entry)
-        {
-            return Err(lock);
+        if self.has_tickets() {
+            let mut state = self.state.lock();
+            if let Some(until) = state.delays_write(&range, entry) {
+                let ticket = own.unwrap_or_else(|| state.new_ticket(range, Purpose::Write, entry));
+                self.count(&state);
+                return Err(Wait { ticket, until });
+            }
         }
         inside.add(user_data, range);
         Ok(())
@@ -350,7 +440,7 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
     pub(super) fn leave(&self, entry: &Writes<L, W>, user_data: u64) -> bool {
         let mut inside = entry.inside.lock();
         let Ok(gone) = inside.remove(user_data) else { return false };
-        let wakes = gone.filter(|_| self.any_held());
+        let wakes = gone.filter(|_| self.has_tickets());
         drop(inside);
         if let Some(range) = wakes {
             self.wake_owners(&range);
@@ -358,9 +448,9 @@ impl<L: Lock, W: Wake> BlockLocks<L, W> {
         true
     }
 
-    /// Whether there is no lock, and so no waiter, and no write.
+    /// Whether there is no lock, no waiter and no write.
     pub fn is_unused(&self) -> bool {
-        let idle = self.state.lock().held.is_empty();
+        let idle = self.state.lock().tickets.is_empty();
         let is_empty = |inside: &Inside| inside.known.is_empty() && inside.unknown == 0;
         idle && self.entries.lock().iter().all(|w| is_empty(&w.inside.lock()))
     }

@@ -15,7 +15,7 @@
 //! before the lock, and so waits for no other lock while it has one.
 
 use super::BUFFER_BYTES;
-use super::locks::LockId;
+use super::locks::TicketId;
 use crate::bio::{Bio, DataRef, IoPrio, Op, OpFlags};
 use crate::id::{SECTOR_SHIFT, Sector};
 use crate::status::BlkStatus;
@@ -97,8 +97,8 @@ pub(super) struct Partial {
     /// Bytes of the present piece.
     pub(super) piece: u64,
     pub(super) buffer: Option<(u32, DataRef)>,
-    /// The lock of the piece.
-    pub(super) lock: Option<LockId>,
+    /// The ticket of the piece's lock, from the first attempt to lock its blocks.
+    pub(super) lock: Option<TicketId>,
     /// Bios in flight.
     pub(super) bios: u32,
     pub(super) status: BlkStatus,

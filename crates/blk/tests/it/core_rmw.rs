@@ -399,3 +399,105 @@ fn writes_from_before_the_first_part_are_waited_for() {
     let ended = run(20_261_128, 1000, 12, &[4096], true);
     assert!(ended > 4_000, "{ended} I/Os: too few to say much");
 }
+
+/// Steps that a write takes at most, while others are submitted all the time. It waits for the few writes that came before it; each of
+/// them takes some ten steps.
+const LONGEST_WAIT: u32 = 1000;
+
+/// Writes of `whole` waits among writers of single sectors: each of these threads keeps two in flight in the first `blocks` blocks.
+struct Turns {
+    stack: Stack,
+    rng: Rng,
+    small: &'static [usize],
+    /// Thread of the writes of all these blocks.
+    large: usize,
+    blocks: u64,
+    /// Step at which each write in flight was submitted, by thread and number.
+    since: BTreeMap<(usize, u64), u32>,
+    step: u32,
+}
+
+/// Number of the write of all blocks, after those of the small writes.
+const LARGE: u64 = BUFFERS;
+
+impl Turns {
+    fn new(seed: u64, small: &'static [usize], large: usize, blocks: u64) -> Turns {
+        let limits =
+            Limits { logical_block_size: 4096, physical_block_size: 4096, ..Limits::with_max_hw_sectors(1024) };
+        let mut stack = Stack::new(seed, Behaviour { limits, capacity: CAPACITY, ..Behaviour::default() });
+        stack.buffers.iter_mut().for_each(|b| b.fails = 0);
+        Turns { stack, rng: Rng::new(seed), small, large, blocks, since: BTreeMap::new(), step: 0 }
+    }
+
+    /// Submits a write, unless it is in flight or its thread has no room.
+    fn submit(&mut self, t: usize, own: u64, sector: u64, nr: u64) {
+        if self.since.contains_key(&(t, own)) || !self.stack.entries[t].has_capacity() {
+            return;
+        }
+        self.since.insert((t, own), self.step);
+        let data = at(self.stack.memory(t, own));
+        let io = ByteIo { user_data: (t as u64) << 32 | own, ..ByteIo::new(Op::Write, sector * 512, nr * 512, data) };
+        self.stack.round(t, Some(io));
+    }
+
+    /// Submits again what has ended.
+    fn refill(&mut self) {
+        for t in self.small {
+            for own in 0..LARGE {
+                let sector = self.rng.below(self.blocks) * 8;
+                self.submit(*t, own, sector, 1);
+            }
+        }
+        self.submit(self.large, LARGE, 0, self.blocks * 8);
+    }
+
+    /// Gives a thread a round, if one has a reason for it. Checks that no write takes too long. Returns how many writes of all blocks
+    /// have ended; `None` if nothing can happen.
+    fn step(&mut self) -> Option<u32> {
+        if !self.stack.step(&mut self.rng) {
+            return None;
+        }
+        self.step += 1;
+        let mut large = 0;
+        for d in self.stack.done.iter_mut().flat_map(std::mem::take) {
+            assert!(d.status.is_ok());
+            let (t, own) = ((d.user_data >> 32) as usize, d.user_data & 0xffff_ffff);
+            self.since.remove(&(t, own)).expect("it ends once");
+            large += u32::from(own == LARGE);
+        }
+        for (io, since) in &self.since {
+            assert!(self.step - since <= LONGEST_WAIT, "write {io:?} of (thread, number) is passed by all others");
+        }
+        Some(large)
+    }
+}
+
+/// Ends if every write has its turn.
+fn take_turns(seed: u64, small: &'static [usize], large: usize, blocks: u64) {
+    for seed in seed..seed + 10 {
+        println!("seed {seed}, small writes of threads {small:?}, large ones of {large}");
+        let mut turns = Turns::new(seed, small, large, blocks);
+        let mut ended = 0;
+        while ended < 20 {
+            turns.refill();
+            ended += turns.step().expect("a write is in flight");
+        }
+        while turns.step().is_some() {}
+        assert!(turns.since.is_empty(), "a write waits for ever");
+        assert!(turns.stack.locks.is_unused() && turns.stack.entries.iter().all(Entry::is_idle));
+    }
+}
+
+#[test]
+fn a_write_of_a_block_has_its_turn_among_parts_of_it() {
+    take_turns(20_261_129, &[0], 0, 1);
+    take_turns(20_261_130, &[0], 2, 1);
+    take_turns(20_261_131, &[0, 1], 2, 1);
+    take_turns(20_261_132, &[0, 1], 1, 1);
+}
+
+/// In 1 MiB, a part of some block is always being written.
+#[test]
+fn a_large_write_has_its_turn_among_parts_of_its_blocks() {
+    take_turns(20_261_133, &[0, 1], 2, 256);
+}

@@ -76,3 +76,34 @@ fn writes_and_locks_of_a_thread_that_panics_stay() {
     // Its I/O waits for ever.
     std::mem::forget(other);
 }
+
+/// A write that waits has not reached the disk.
+#[test]
+fn what_a_thread_that_panics_waits_for_is_free() {
+    let locks: Arc<BlockLocks<Raw, Unwoken>> = Arc::default();
+    let mut other = Entry::new(&locks, Unwoken, BLOCK as u32);
+    let mut below = Sink::default();
+    write(&mut other, &mut below, 0, 512);
+    assert_eq!(below.0.len(), 1, "the block is read");
+    let shared = Arc::clone(&locks);
+    let thread: JoinHandle<()> = std::thread::spawn(move || {
+        let mut entry = Entry::new(&shared, Unwoken, BLOCK as u32);
+        let mut below = Sink::default();
+        write(&mut entry, &mut below, 0, BLOCK);
+        assert!(below.0.is_empty() && !entry.is_idle(), "it waits");
+        // As a panic, without its message.
+        std::panic::resume_unwind(Box::new("on purpose"));
+    });
+    let panic = thread.join().unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    write(&mut other, &mut below, 0, 1024);
+    assert_eq!(below.0.len(), 1, "another part waits for the first");
+    for op in [Op::Read, Op::Write] {
+        let user_data = u64::from(Entry::<Raw, Unwoken>::OWN) << 32;
+        other.end(&mut vec![Done { user_data, op, status: BlkStatus::Ok }], 0);
+        other.begin(&mut below, &mut Buffer, Instant::from_ns(0));
+    }
+    assert_eq!(below.0.len(), 3, "the first part is written, and its block is read for the other");
+    // Its I/O is still inside.
+    std::mem::forget(other);
+}
