@@ -13,7 +13,7 @@
 //! Example: `nbd+unix:///disk0?socket=/run/nbd.sock`, `nbd://storage:10809/disk0?connections=2&reconnect_delay=60`
 //! What becomes of a request: read and write, without a copy of long data; flush; FUA; discard by TRIM; write zeroes by WRITE_ZEROES,
 //! which may make holes. The disk offers only operations that the server offers. One hardware queue is one connection; requests that are
-//! issued together are sent together.
+//! issued together are sent together. With [`NbdTarget::write_through`] all writes carry FUA, and the disk has no write cache.
 //! TLS (1.2 and 1.3): negotiated before anything else; a server without TLS is refused. Whatever a server sent before TLS is
 //! ignored. Data is copied once more than without TLS, and a connection has at most about 600 KiB of buffers.
 //! Reconnect: as QEMU's `reconnect-delay`. A lost connection is made again in the background, without a limit on attempts,
@@ -172,7 +172,11 @@ impl Nbd {
         let credentials = credentials.map_err(|e| e.within(&format!("NBD server at {}", target.address)))?;
         let first = dial(target, credentials.as_ref(), watch.over())?;
         let served = first.served;
-        let limits = limits(&served).map_err(|text| within(target, text))?;
+        let limits = limits(&served).and_then(|limits| match target.write_through {
+            true => without_cache(limits),
+            false => Ok(limits),
+        });
+        let limits = limits.map_err(|text| within(target, text))?;
         if limits.read_only && write {
             let text = "is read-only: use another export for writes".to_owned();
             return Err(within(target, text));
@@ -246,6 +250,18 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
     Ok(limits)
 }
 
+/// Returns the limits of an export whose writes all carry FUA: it needs no flush.
+fn without_cache(limits: Limits) -> std::result::Result<Limits, String> {
+    if limits.write_cache && !limits.fua {
+        return Err(
+            "has a write cache, but no FUA, so a flush on another path would not make its writes durable: use a \
+             server that offers FUA, or use one path without allow_stale_writes=yes"
+                .into(),
+        );
+    }
+    Ok(Limits { write_cache: false, fua: false, ..limits })
+}
+
 impl Driver for Nbd {
     fn name(&self) -> &'static str {
         "nbd"
@@ -260,7 +276,7 @@ impl Driver for Nbd {
     }
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
-        let Shared { target, watch, regions, queues, .. } = &*self.shared;
+        let Shared { target, watch, regions, queues, served, .. } = &*self.shared;
         if nr_hw_queues > self.connections {
             let (n, address) = (self.connections, &target.address);
             return Err(format!(
@@ -269,9 +285,10 @@ impl Driver for Nbd {
             ));
         }
         let timeouts = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
+        let write_through = target.write_through && served.can(flag::SEND_FUA);
         for i in 0..nr_hw_queues {
             // Made before other threads can see it.
-            let fresh = Queue::new(timeouts, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, write_through, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
                 let dialed = self.connect().map_err(|e| format!("connection {} of {nr_hw_queues}: {e}", i + 1))?;

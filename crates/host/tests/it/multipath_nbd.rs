@@ -3,16 +3,16 @@
 
 use crate::common;
 
-use blk::bio::OpFlags;
+use blk::bio::{Bio, OpFlags};
 use blk::status::BlkStatus;
 use common::paths::{active, open_disk};
 use common::peers::Peer;
 use common::stopping::{signal, stop};
-use common::{DriverFixture, until};
+use common::{DriverFixture, TempFile, until};
 use host::driver::HostDriver;
 use host::driver::multipath::Multipath;
 use host::mem::Regions;
-use host::target::Needs;
+use host::target::{Needs, TargetSpec};
 use std::sync::Arc;
 
 /// The tests write to one file through two servers.
@@ -126,4 +126,45 @@ fn a_path_that_cannot_be_checked_comes_back() {
         "{:?}",
         disk.path().troubles()
     );
+}
+
+/// Cause: a flush goes down one path, and each server has a cache of its own. Effect: acknowledged writes in the cache of a server that
+/// then died were lost after a successful flush. Fix: all writes carry FUA.
+#[test]
+fn writes_over_several_servers_carry_fua() {
+    let logs = [TempFile::new(), TempFile::new()];
+    let [to_first, to_second] = [&logs[0], &logs[1]].map(|log| format!("logfile={}", log.0.display()));
+    let a = Peer::nbdkit_file(&["--filter=log"], &[&to_first]);
+    let path = a.file.as_ref().unwrap().0.to_str().unwrap().to_owned();
+    let b = Peer::nbdkit(&["--filter=log", "file", &path, &to_second]);
+    let urls = [a.target("&connections=1"), b.target("&connections=1")];
+    let options = format!("{STALE},path_grouping_policy=multibus,path_selector=round-robin,polling_interval=86400");
+    let (mut fixture, _disk) = open_disk(&options, &urls);
+    let limits = fixture.disk.limits();
+    assert!(!limits.write_cache && !limits.fua && limits.max_write_zeroes_sectors > 0);
+    for sector in (0..64).step_by(8) {
+        assert_eq!(fixture.write(sector, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
+    fixture.write_zeroes_all(64);
+    assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok);
+    for log in &logs {
+        let text = std::fs::read_to_string(&log.0).unwrap();
+        let mut writes = text.lines().filter(|line| line.contains(" Write ") || line.contains(" Zero ")).peekable();
+        assert!(writes.peek().is_some() && writes.all(|line| line.contains(" fua=1")), "{text}");
+        assert!(!text.contains(" Flush "), "{text}");
+    }
+}
+
+#[test]
+fn a_server_with_a_cache_and_no_fua_is_no_written_path() {
+    let peers = [(); 2].map(|()| Peer::nbdkit(&["--filter=fua", "memory", "8M"]));
+    let urls = peers.each_ref().map(|peer| peer.target("&connections=1"));
+    let target = TargetSpec::parse(&format!("multipath:{STALE}:{}", urls.join("+"))).unwrap();
+    let open = |write| {
+        let needs = Needs { write, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
+        target.open(&needs, Arc::new(Regions::new())).map(|open| open.driver.limits().write_cache)
+    };
+    let said = open(true).unwrap_err().to_string();
+    assert!(said.contains("has a write cache, but no FUA"), "{said}");
+    assert_eq!(open(false).ok(), Some(true));
 }

@@ -21,6 +21,7 @@ mod edit;
 mod groups;
 mod manual;
 mod options;
+mod page_cache;
 mod path;
 mod path_list;
 mod prio;

@@ -9,6 +9,7 @@
 use super::options::{
     MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, MAX_SECONDS, MustBe, no_prioritizer, seconds,
 };
+use super::page_cache;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
 use crate::driver::multipath::disk::{Multipath, Opener, Path, PathMaker, Prober};
@@ -405,7 +406,11 @@ impl MultipathTarget {
         self.check_stale_writes(needs.write)?;
         let path = |path: &PathTarget| {
             let open: Opener = {
-                let (path, options, needs) = (path.clone(), self.options.clone(), *needs);
+                let (mut path, options, needs) = (path.clone(), self.options.clone(), *needs);
+                if let TargetSpec::Nbd(target) = &mut path.spec {
+                    // Another path may be added later. The servers' caches differ, and a flush empties only one.
+                    target.write_through = needs.write && self.allow_stale_writes;
+                }
                 let (regions, warnings) = (Arc::clone(regions), Arc::clone(warnings));
                 let is_alone = self.paths.len() == 1;
                 Box::new(move || open_path(&path.spec, &options, &needs, Arc::clone(&regions), &warnings, is_alone))
@@ -595,6 +600,9 @@ fn open_path(
         }
         spec => {
             let open = spec.open(needs, regions)?;
+            if needs.write && !is_alone {
+                spec.files().into_iter().try_for_each(|file| page_cache::check(file, open.driver.is_direct()))?;
+            }
             warnings.lock().extend(open.warnings);
             return Ok(open.driver);
         }

@@ -69,6 +69,8 @@ type State = QueueState<Nbd>;
 
 pub(super) struct Queue {
     timeouts: Timeouts,
+    /// All writes carry FUA.
+    write_through: bool,
     pub(super) core: remote::Queue<Nbd>,
 }
 
@@ -84,8 +86,8 @@ fn waits_until(state: &State) -> Option<Instant> {
 }
 
 impl Queue {
-    pub(super) fn new(timeouts: Timeouts, watch: Arc<Watch>) -> Result<Queue> {
-        Ok(Queue { timeouts, core: remote::Queue::new(Requests::new(0), watch)? })
+    pub(super) fn new(timeouts: Timeouts, write_through: bool, watch: Arc<Watch>) -> Result<Queue> {
+        Ok(Queue { timeouts, write_through, core: remote::Queue::new(Requests::new(0), watch)? })
     }
 
     /// Takes the queue out of use until the next start.
@@ -124,7 +126,7 @@ impl Queue {
             return QueueRqStatus::Queued;
         }
         while let Some(rq) = batch.front() {
-            match state.requests.take(&rq, regions, now) {
+            match state.requests.take(&rq, self.write_through, regions, now) {
                 Ok(tag) => state.requests.begin(tag, batch.accept()),
                 Err(status) => batch.end(status),
             }
@@ -303,7 +305,7 @@ mod tests {
     #[test]
     fn connections_that_do_not_last_are_made_ever_later() {
         let timeouts = Timeouts { reconnect_delay: Duration::ZERO, timeout: None };
-        let queue = Queue::new(timeouts, Arc::new(Watch::new().unwrap())).unwrap();
+        let queue = Queue::new(timeouts, false, Arc::new(Watch::new().unwrap())).unwrap();
         let regions = Regions::new();
         let mut servers = Vec::new();
         let mut attach = |is_first| {

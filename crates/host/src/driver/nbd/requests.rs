@@ -122,8 +122,15 @@ impl Requests {
         &mut self.calls
     }
 
-    /// Notes what a request asks for. Returns its tag, for [`Requests::begin`].
-    pub(super) fn take(&mut self, rq: &RqRef<'_>, regions: &Regions, now: Instant) -> Result<u16, BlkStatus> {
+    /// Notes what a request asks for. With `write_through`, what it writes is durable when it completes. Returns its tag, for
+    /// [`Requests::begin`].
+    pub(super) fn take(
+        &mut self,
+        rq: &RqRef<'_>,
+        write_through: bool,
+        regions: &Regions,
+        now: Instant,
+    ) -> Result<u16, BlkStatus> {
         let tag = rq.tag().index();
         let slot = &mut self.slots[tag];
         assert!(slot.rq.is_none(), "tag {tag} is in flight already");
@@ -139,7 +146,13 @@ impl Requests {
             // Only the server knows whether zeroing is fast there.
             return Err(BlkStatus::NotSupp);
         }
-        slot.flags = if has(Op::Write, OpFlags::FUA) { command_flag::FUA } else { 0 };
+        // A TRIM needs none: the blocks have no defined contents after it.
+        let is_durable = match rq.op() {
+            Op::Write => write_through || rq.flags().contains(OpFlags::FUA),
+            Op::WriteZeroes => write_through,
+            Op::Read | Op::Flush | Op::Discard => false,
+        };
+        slot.flags = if is_durable { command_flag::FUA } else { 0 };
         slot.flags |= if has(Op::WriteZeroes, OpFlags::NOUNMAP) { command_flag::NO_HOLE } else { 0 };
         let is_flush = rq.op() == Op::Flush;
         slot.offset = if is_flush { 0 } else { rq.sector().0 << SECTOR_SHIFT };

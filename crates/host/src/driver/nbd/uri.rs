@@ -33,6 +33,9 @@ pub struct NbdTarget {
     pub timeout: Option<Duration>,
     /// TLS; `None`: without.
     pub tls: Option<TargetTls>,
+    /// Whether all writes carry FUA, so that a completed write is in no cache. Refused if the server has a write cache and no FUA. No
+    /// option of the URI: a multipath disk sets it.
+    pub write_through: bool,
 }
 
 impl Default for NbdTarget {
@@ -44,6 +47,7 @@ impl Default for NbdTarget {
             reconnect_delay: Duration::ZERO,
             timeout: None,
             tls: None,
+            write_through: false,
         }
     }
 }
