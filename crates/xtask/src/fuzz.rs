@@ -2,9 +2,10 @@
 //! `cargo xtask fuzz`: runs the targets of coverage-guided fuzzing (`fuzz/`) with libFuzzer, each for a given time, or in CI with a fixed
 //! number of inputs.
 //!
-//! Guarantees: each target begins with its [`seeds`], and with what earlier runs have found. With `--fixed`, it begins with its seeds alone
-//! and makes the same inputs in each run, as long as the code is the same. An input that breaks a target is kept, and the
-//! command that repeats it is printed. A target that has run nothing counts as failed. As many targets run at once as there are CPUs.
+//! Guarantees: each target begins with its [`seeds`], and with what earlier runs have found. With `--fixed`, it begins with its seeds alone,
+//! in the order of their names, and makes the same inputs in each run, as long as the code and the compilers are the same. An input that
+//! breaks a target is kept, and the command that repeats it is printed. A target that has run nothing counts as failed. As many targets
+//! run at once as there are CPUs.
 //! Does not: find errors of memory that cause no panic (`cargo xtask sanitize` does that for the unsafe code).
 //!
 //! Source: the compiler flags of `cargo fuzz build --sanitizer none`, which every compiler knows.
@@ -43,17 +44,54 @@ enum Extent {
 }
 
 impl Extent {
-    /// libFuzzer's options.
-    fn options(self) -> [String; 2] {
+    /// Returns libFuzzer's options, with the directory that gets what it finds.
+    fn options(self, corpus: &Path, target: &str) -> Vec<String> {
         match self {
             // With seed 0, libFuzzer chooses a new seed in each run.
-            Extent::Seconds(n) => [format!("-max_total_time={n}"), "-seed=0".into()],
-            Extent::Inputs(n) => [format!("-runs={n}"), "-seed=1".into()],
+            Extent::Seconds(n) => {
+                vec![corpus.join(target).display().to_string(), format!("-max_total_time={n}"), "-seed=0".into()]
+            }
+            // libFuzzer takes the files of a directory in the order of the file system, and reads them again every second. So the directory
+            // is empty at first and not read again, and the seeds are listed.
+            Extent::Inputs(n) => vec![
+                found(corpus, target).display().to_string(),
+                format!("-seed_inputs=@{}", list(corpus, target).display()),
+                "-reload=0".into(),
+                format!("-runs={n}"),
+                "-seed=1".into(),
+            ],
         }
     }
 }
 
-/// Inputs of a target with `--fixed`: most take 1 to 20 s.
+/// Returns the file with the names of a target's seeds, with `--fixed`.
+fn list(corpus: &Path, target: &str) -> PathBuf {
+    corpus.join(format!("{target}.seeds"))
+}
+
+/// Returns the directory of what fuzzing a target finds, with `--fixed`.
+fn found(corpus: &Path, target: &str) -> PathBuf {
+    corpus.join(format!("{target}.found"))
+}
+
+/// Lists the seeds of a target in the order of their names, and makes the directory of what fuzzing finds.
+fn list_seeds(corpus: &Path, target: &str) -> Result<(), String> {
+    let (seeds, list) = (corpus.join(target), list(corpus, target));
+    let failed = |e| format!("{}: {e}", seeds.display());
+    let mut names = Vec::new();
+    for entry in seeds.read_dir().map_err(failed)? {
+        let name = entry.map_err(failed)?.path().display().to_string();
+        if name.contains(',') {
+            return Err(format!("{name}: must have no comma, which ends a name in libFuzzer's lists; move the tree"));
+        }
+        names.push(name);
+    }
+    names.sort();
+    std::fs::write(&list, names.join(",")).map_err(|e| format!("{}: {e}", list.display()))?;
+    seeds::empty(&found(corpus, target))
+}
+
+/// Inputs of a target with `--fixed`. Most targets take 1 to 20 s for all of them.
 const INPUTS: u32 = 60_000;
 /// Targets that need more time for an input, and their number.
 const SLOW: [(&str, u32); 1] = [("job_file", 1_500)];
@@ -106,6 +144,9 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
         return Ok(Outcome::Failed);
     }
     std::fs::create_dir_all(&places.artifacts).map_err(|e| format!("{}: {e}", places.artifacts.display()))?;
+    if options.fixed {
+        chosen.iter().try_for_each(|target| list_seeds(&places.corpus, target))?;
+    }
     build(project, &directory, &host)?;
     let all_ok = run_at_once(&chosen, |target| {
         let extent =
@@ -152,9 +193,8 @@ fn run_at_once(targets: &[String], one: impl Fn(&str) -> bool + Sync) -> bool {
 /// Runs one target. Returns whether it survived its inputs.
 fn fuzz(places: &Places, target: &str, extent: Extent) -> bool {
     static OUTPUT: Mutex<()> = Mutex::new(());
-    let corpus = places.corpus.join(target);
     let mut command = Command::new(places.programs.join(target));
-    command.arg(&corpus).args(extent.options()).arg(format!("-timeout={INPUT_SECONDS}"));
+    command.args(extent.options(&places.corpus, target)).arg(format!("-timeout={INPUT_SECONDS}"));
     command.arg(format!("-rss_limit_mb={MEMORY_MB}")).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{target}-", places.artifacts.display()));
     let dictionary = places.dictionaries.join(format!("{target}.dict"));
@@ -175,7 +215,9 @@ fn fuzz(places: &Places, target: &str, extent: Extent) -> bool {
     let said = String::from_utf8_lossy(&done.stderr);
     let inputs = executed(&said);
     if done.status.success() && inputs > 0 {
-        let kept = corpus.read_dir().map_or(0, Iterator::count);
+        let count = |directory: PathBuf| directory.read_dir().map_or(0, Iterator::count);
+        // Without `--fixed`, what was found is with the seeds.
+        let kept = count(places.corpus.join(target)) + count(found(&places.corpus, target));
         println!("{target}: {inputs} inputs in {seconds} s, {kept} kept");
         return true;
     }
@@ -197,6 +239,24 @@ mod tests {
     fn inputs_are_counted_and_none_is_a_failure() {
         assert_eq!(executed("Done 7 runs\nstat::number_of_executed_units: 1234\nstat::x: 1\n"), 1234);
         assert_eq!(executed("error: no such option"), 0);
+    }
+
+    /// libFuzzer took the seeds in the order of the file system, so two machines ran different inputs.
+    #[test]
+    fn fixed_inputs_begin_with_a_sorted_list_of_seeds() {
+        let corpus = std::env::temp_dir().join(format!("mqblk-fuzz-{}", std::process::id()));
+        seeds::empty(&corpus.join("nbd")).unwrap();
+        ["2", "10", "1"].iter().for_each(|name| std::fs::write(corpus.join("nbd").join(name), "seed").unwrap());
+        list_seeds(&corpus, "nbd").unwrap();
+        let seeds = ["1", "10", "2"].map(|name| corpus.join("nbd").join(name).display().to_string());
+        assert_eq!(std::fs::read_to_string(corpus.join("nbd.seeds")).unwrap(), seeds.join(","));
+        assert_eq!(corpus.join("nbd.found").read_dir().unwrap().count(), 0);
+        let options = Extent::Inputs(7).options(&corpus, "nbd");
+        let directories: Vec<_> = options.iter().filter(|option| !option.starts_with('-')).collect();
+        assert_eq!(directories, [&corpus.join("nbd.found").display().to_string()]);
+        assert!(options.contains(&format!("-seed_inputs=@{}", corpus.join("nbd.seeds").display())), "{options:?}");
+        assert!(options.contains(&"-reload=0".to_owned()), "{options:?}");
+        std::fs::remove_dir_all(&corpus).unwrap();
     }
 
     #[test]
