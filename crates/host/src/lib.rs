@@ -49,6 +49,7 @@ mod spin;
 #[allow(unsafe_code, reason = "ppoll")]
 mod readable;
 mod event;
+mod panics;
 #[allow(unsafe_code, reason = "signals to threads of this process")]
 mod stuck;
 mod sync;

@@ -8,6 +8,7 @@
 use super::disk::Waker;
 use super::members::Stored;
 use crate::driver::Stretch;
+use crate::panics;
 use blk::id::Sector;
 use blk::rmw::Wake;
 use parking_lot::Mutex;
@@ -68,7 +69,10 @@ impl HelperThread {
         if thread.is_none() {
             let (sender, requests) = mpsc::channel::<HelperRequest>();
             let stored = Arc::clone(&self.stored);
-            let run = move || requests.iter().for_each(|q| answer(&stored, q));
+            let run = move || {
+                panics::end_process("helper thread");
+                requests.iter().for_each(|q| answer(&stored, q));
+            };
             *thread = std::thread::Builder::new().name("mqblk-helper".into()).spawn(run).ok().map(|t| (sender, t));
         }
         thread.as_ref().is_some_and(|(sender, _)| sender.send(request).is_ok())

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: one thread at a time serves a source. A source is moved or handed back only when none of its requests is in flight; until
 //! then only its own client waits. A handle never reaches a source other than its own, even after that source has left. Threads can be
-//! added and removed at run time; one that serves something cannot be removed. A thread that panics ends the process, because its
+//! added and removed at run time; one that serves something cannot be removed. A thread that panics ends the process (`panics`): its
 //! requests may still use memory that unwinding would free, and hold block locks. Needs from callers: an [`IoThreads`] outlives the disks'
 //! I/O; no function here is called from an IOThread.
 
@@ -20,15 +20,13 @@ use crate::clock;
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
+use crate::panics;
 use crate::process::{allowed_cpus, pin_thread};
 use crate::sandbox::{self, Role};
 use blk::settings::QueueConfig;
 use blk::stripe::StripeMap;
 use blk::time::Duration;
 use parking_lot::{Mutex, RwLock};
-use std::any::Any;
-use std::io::{self, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -202,14 +200,14 @@ impl IoThreads {
         let has_mail = Arc::new(AtomicBool::new(false));
         let mut thread = IoThread::new(number as u16, options, &self.wakeups, receiver, Arc::clone(&has_mail))?;
         let (cpus, (started, start)) = (options.cpus.clone(), mpsc::channel());
-        let name = options.name.clone();
         let run = move || {
             sandbox::enter(Role::IoThread);
             let pinned = if cpus.is_empty() { Ok(()) } else { pin_thread(&cpus) };
             let go = pinned.is_ok();
             let _ = started.send(pinned);
-            if go && let Err(panic) = catch_unwind(AssertUnwindSafe(|| thread.run())) {
-                abort(&name, &*panic);
+            if go {
+                panics::end_process("IOThread");
+                thread.run();
             }
         };
         let handle = std::thread::Builder::new()
@@ -452,19 +450,6 @@ fn stuck(handle: &SourceHandle, in_flight: usize) -> Error {
         ending::in_flight(&handle.0.disk)
     );
     Error::new(ErrorKind::Io, text)
-}
-
-/// Ends the process after a panic of an IOThread, before anything of the thread is dropped. Clients see what they see after a crash.
-fn abort(name: &str, panic: &(dyn Any + Send)) -> ! {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    // Not `eprintln!`: a test would capture the text and lose it with the process.
-    let _ = writeln!(
-        io::stderr(),
-        "mqblk: IOThread '{name}' panicked: {text}; the process ends, because requests of its clients are lost; start it again and \
-         report this bug"
-    );
-    std::process::abort();
 }
 
 fn gone(thread: usize) -> Error {

@@ -5,8 +5,8 @@
 //! takes a job wakes the next one if more jobs wait. So a burst of short system calls needs few threads, and calls that block get more.
 //!
 //! Guarantees: jobs begin in the order in which they were added; each request has one result. The descriptor is readable while there are
-//! results or a mark. `drop` waits for all jobs. Needs from callers: the memory of a job stays valid until its result is taken or
-//! [`Workers`] is dropped.
+//! results or a mark. `drop` waits for all jobs. A thread that panics ends the process, because its request would never complete. Needs
+//! from callers: the memory of a job stays valid until its result is taken or [`Workers`] is dropped.
 
 use super::open::Opened;
 use super::slot::{Operation, ZERO_CHUNK};
@@ -14,6 +14,7 @@ use super::syscalls;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::mem::Region;
+use crate::panics;
 use blk::driver::readahead::Range;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -228,6 +229,7 @@ impl Shared {
 
     /// The life of a thread.
     fn work(self: &Arc<Self>) {
+        panics::end_process("I/O thread");
         if let Some(cpus) = &self.cpus {
             // A thread that may not run there runs where it is.
             let _ = sched_setaffinity(None, cpus);
@@ -272,6 +274,9 @@ mod tests {
     use super::*;
     use crate::driver::file::FileOptions;
     use std::fs;
+    use std::io::Write;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -310,5 +315,36 @@ mod tests {
             assert_eq!(next(), at_once);
             drop(release);
         }
+    }
+
+    /// Says that the thread unwinds.
+    struct Unwinds;
+
+    impl Drop for Unwinds {
+        fn drop(&mut self) {
+            let _ = writeln!(io::stderr(), "the thread unwinds");
+        }
+    }
+
+    fn fail() {
+        let _unwinds = Unwinds;
+        panic!("on purpose");
+    }
+
+    /// Once, the request of a thread that panicked was lost, and its client waited for ever.
+    #[test]
+    fn a_panic_ends_the_process_before_it_unwinds() {
+        const INSIDE: &str = "MQBLK_TEST_PANIC";
+        if std::env::var_os(INSIDE).is_some() {
+            workers(1).lock().add(Job::Function(Box::new(fail)));
+            return;
+        }
+        let name = "driver::file::workers::tests::a_panic_ends_the_process_before_it_unwinds";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let out = command.args(["--exact", name]).env(INSIDE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.signal(), Some(libc::SIGABRT), "{text}");
+        assert!(text.contains("mqblk: I/O thread 'mqblk-aio' panicked: on purpose; the process ends"), "{text}");
+        assert!(!text.contains("unwinds"), "{text}");
     }
 }

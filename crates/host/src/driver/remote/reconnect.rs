@@ -9,6 +9,7 @@
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event;
+use crate::panics;
 use blk::time::Instant;
 use parking_lot::Mutex;
 use rustix::event::epoll;
@@ -25,6 +26,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often links are checked without a notification.
 const LOOK: Duration = Duration::from_secs(1);
+/// What its threads are in the message of a panic.
+const KIND: &str = "reconnect thread";
 /// The event number of the wake-up; other events have numbers of hardware queues.
 const WAKEUP: u64 = u64::MAX;
 
@@ -141,6 +144,7 @@ impl<K: Reconnect> Drop for Reconnector<K> {
 }
 
 fn run(links: &impl Reconnect) {
+    panics::end_process(KIND);
     let mut pause = Pause { long: FIRST_PAUSE, until: clock::now() };
     let watch = links.watch();
     let mut last = 0;
@@ -192,6 +196,7 @@ fn attempt_beside<K: Reconnect>(links: &K, number: usize) -> Result<()> {
     let (watch, is_done) = (links.watch(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let attempt = || {
+            panics::end_process(KIND);
             let result = links.attempt(number);
             // Pairs with: the load below
             is_done.store(true, Ordering::Release);
