@@ -170,12 +170,12 @@ impl MultipathTarget {
             };
             target.given.iter().filter(is_other).cloned().collect()
         };
-        let is_same = self.options == new.options
+        let is_same_otherwise = self.options == new.options
             && self.conf == new.conf
             && self.detect_prio == new.detect_prio
             && self.allow_stale_writes == new.allow_stale_writes
             && others(self) == others(new);
-        if !is_same || self.options.path_selector == Selector::IoAffinity {
+        if !is_same_otherwise || self.options.path_selector == Selector::IoAffinity {
             return None;
         }
         let missing = |from: &MultipathTarget, path: &PathTarget| !from.paths.iter().any(|p| is_same(p, path));
