@@ -226,7 +226,7 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
         ));
     }
     let size = served.size_bytes;
-    if size == 0 || size % u64::from(logical) != 0 || size > i64::MAX as u64 {
+    if size == 0 || !size.is_multiple_of(u64::from(logical)) || size > i64::MAX as u64 {
         return Err(format!("has {size} bytes: must be whole blocks of {logical}, and not 0: pad the server's image"));
     }
     let sectors = max >> SECTOR_SHIFT;

@@ -182,7 +182,9 @@ impl Rbd {
 fn fault_of_size(bytes: u64) -> Option<String> {
     match bytes {
         0 => Some("is empty".into()),
-        _ if bytes % u64::from(SECTOR_SIZE) != 0 => Some(format!("has {bytes} bytes, which is not whole sectors of {SECTOR_SIZE},")),
+        _ if !bytes.is_multiple_of(u64::from(SECTOR_SIZE)) => {
+            Some(format!("has {bytes} bytes, which is not whole sectors of {SECTOR_SIZE},"))
+        }
         _ => None,
     }
 }

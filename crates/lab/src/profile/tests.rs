@@ -197,7 +197,7 @@ fn a_size_beyond_that_of_job_files_is_the_largest_of_them() {
 
 /// Found by another seed of the test below.
 #[test]
-fn an_i_o_of_less_than_a_sector_is_written_as_a_block_of_its_file() {
+fn io_of_less_than_a_sector_becomes_a_block_of_its_file() {
     let all = [(0, Q_READ), (9, C_READ)];
     let bytes: Vec<u8> = all.into_iter().flat_map(|(at, what)| record(at, 7, 1, what, 7, &[])).collect();
     let job = write::job_file(&binary(&bytes).unwrap());
