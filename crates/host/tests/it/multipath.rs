@@ -10,15 +10,14 @@ use blk::multipath::{GroupState, PathArgs};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::iscsi::Tgt;
-use common::paths::{active, open_disk};
+use common::paths::{active, add, open_disk, remove};
 use common::peers::Peer;
 use common::proxy::Proxy;
 use common::{DriverFixture, TempFile, until};
+use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
 use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
-use host::driver::{HostDriver, PathCommand};
 use host::mem::Regions;
-use host::secrets::Unmasked;
 use host::target::{Needs, TargetSpec, TargetWarning};
 use sim::rng::Rng;
 use std::sync::Arc;
@@ -489,16 +488,6 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     load.run_until(|| all_used(&*driver, 2));
     (0..20).for_each(|_| load.round());
     load.check_file(&ours.0);
-}
-
-fn add(driver: &dyn HostDriver, name: &str, url: &str) -> Result<String, String> {
-    let command = PathCommand::AddPath { name: name.to_owned(), target: Unmasked::new(url), prio: 1 };
-    driver.path().command(&command).map_err(|e| e.to_string())
-}
-
-fn remove(driver: &dyn HostDriver, path: &str) -> Result<String, String> {
-    let command = PathCommand::RemovePath { path: path.to_owned(), force: false };
-    driver.path().command(&command).map_err(|e| e.to_string())
 }
 
 /// The disk moves from one target to another, and never waits.

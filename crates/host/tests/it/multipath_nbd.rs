@@ -5,7 +5,7 @@ use crate::common;
 
 use blk::bio::{Bio, OpFlags};
 use blk::status::BlkStatus;
-use common::paths::{active, open_disk};
+use common::paths::{active, add, open_disk, remove};
 use common::peers::Peer;
 use common::stopping::{signal, stop};
 use common::{DriverFixture, TempFile, until};
@@ -167,4 +167,43 @@ fn a_server_with_a_cache_and_no_fua_is_no_written_path() {
     let said = open(true).unwrap_err().to_string();
     assert!(said.contains("has a write cache, but no FUA"), "{said}");
     assert_eq!(open(false).ok(), Some(true));
+}
+
+/// Opens a disk of these paths, to which others can be added, under a queue of `cpus` CPUs.
+fn fixture_of(options: &str, urls: &[String], cpus: &str) -> (DriverFixture, Arc<dyn HostDriver>) {
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None, aio: None };
+    let text = format!("multipath:{STALE},{options}:{}", urls.join("+"));
+    let driver = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap().driver;
+    (DriverFixture::on(driver.clone(), regions, |c| c.set("nr_cpus", cpus).unwrap()), driver)
+}
+
+/// Once, the limit was that of the paths at the start. So a larger number was accepted, and the added path failed at every check.
+#[test]
+fn limit_of_hardware_queues_is_that_of_the_present_paths() {
+    let (a, b) = (Peer::nbdkit(&["memory", "8M"]), Peer::nbdkit(&["memory", "8M"]));
+    let (_fixture, driver) = fixture_of("polling_interval=1", &[a.target("&connections=4")], "1");
+    let narrow = b.target("&connections=1");
+    assert_eq!(driver.max_hw_queues(), 4);
+    add(&*driver, "narrow", &narrow).unwrap();
+    assert_eq!(driver.max_hw_queues(), 1);
+    let refused = driver.start(4, 8).unwrap_err();
+    assert!(refused.contains("at most 1; set nr_hw_queues=1"), "{refused}");
+    remove(&*driver, "narrow").unwrap();
+    assert_eq!(driver.max_hw_queues(), 4);
+    driver.start(4, 8).unwrap();
+    let refused = add(&*driver, "narrow", &narrow).unwrap_err();
+    assert!(refused.contains("4 hardware queues"), "{refused}");
+}
+
+/// Otherwise the disk could not be started again with the queues that it has.
+#[test]
+fn late_path_with_few_connections_limits_no_queues() {
+    let (a, mut b) = (Peer::nbdkit(&["memory", "8M"]), Peer::nbdkit(&["memory", "8M"]));
+    b.kill();
+    let urls = [a.target("&connections=4"), b.target("&connections=1")];
+    let (_fixture, driver) = fixture_of("polling_interval=1", &urls, "4");
+    b.start();
+    until(|| driver.path().troubles().iter().any(|t| t.contains("4 hardware queues: it has at most 1")));
+    assert_eq!(driver.max_hw_queues(), 4);
 }

@@ -106,7 +106,6 @@ pub(super) struct Core {
     pub(super) listing: Mutex<()>,
     /// Held while a target activates a port group, by the group's number.
     pub(super) orders: Mutex<BTreeMap<u16, Arc<Mutex<()>>>>,
-    pub(super) max_hw_queues: u16,
 }
 
 /// A path, and how it is checked.
@@ -184,7 +183,6 @@ impl Multipath {
                 "the disk has no identity (no VPD page 0x83 or 0x80): it is unknown whether its paths lead to one disk";
             return Err(Error::new(ErrorKind::Denied, text));
         }
-        let max_hw_queues = opened.iter().flatten().map(|d| d.max_hw_queues()).min().unwrap_or(1);
         let (mut drivers, mut troubles) = (Vec::new(), Vec::new());
         for (path, opened) in paths.iter().zip(opened) {
             let driver = match opened {
@@ -203,7 +201,7 @@ impl Multipath {
             };
             drivers.push(driver);
         }
-        let core = Arc::new(Core::new(options, paths, drivers, &common, max_hw_queues)?);
+        let core = Arc::new(Core::new(options, paths, drivers, &common)?);
         for (i, text) in &troubles {
             if let Some(path) = core.paths.present().iter().find(|p| p.driver.number == *i) {
                 path.driver.set_trouble(Some(text.clone()));
@@ -318,7 +316,6 @@ impl Core {
         paths: Vec<Path>,
         drivers: Vec<Option<Arc<dyn HostDriver>>>,
         common: &Common,
-        max_hw_queues: u16,
     ) -> Result<Core> {
         let hctx_waits: Arc<PerHctx<HctxWaits>> = Arc::new(PerHctx::new());
         let signals = Arc::new(WatchSignals::new()?);
@@ -371,13 +368,17 @@ impl Core {
             sorting: Mutex::new(()),
             listing: Mutex::new(()),
             orders: Mutex::default(),
-            max_hw_queues,
         })
     }
 
     /// Returns the paths that have a driver, without those that are being removed.
     pub(super) fn inners(&self) -> impl Iterator<Item = (Arc<PathDriver>, Arc<dyn HostDriver>)> + use<> {
         with_drivers(self.paths.present())
+    }
+
+    /// Returns how many hardware queues each of the present paths can have.
+    fn max_hw_queues(&self) -> u16 {
+        self.inners().map(|(_, driver)| driver.max_hw_queues()).min().unwrap_or(u16::MAX)
     }
 
     /// Lets requests wait for a path again; called while a path works. Queueing is off from the end of its time limit until
@@ -409,10 +410,10 @@ impl Driver for Multipath {
     /// Starts the paths that can be started; the others have failed.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
         let core = &self.core;
-        if nr_hw_queues > core.max_hw_queues {
+        let most = core.max_hw_queues();
+        if nr_hw_queues > most {
             return Err(format!(
-                "{nr_hw_queues} hardware queues: one of the paths has at most {n}; set nr_hw_queues={n}, or give each path more",
-                n = core.max_hw_queues
+                "{nr_hw_queues} hardware queues: one of the paths has at most {most}; set nr_hw_queues={most}, or give each path more"
             ));
         }
         for i in 0..nr_hw_queues {
@@ -453,7 +454,7 @@ impl Driver for Multipath {
 
 impl HostDriver for Multipath {
     fn max_hw_queues(&self) -> u16 {
-        self.core.max_hw_queues
+        self.core.max_hw_queues()
     }
 
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {

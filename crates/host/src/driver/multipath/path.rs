@@ -232,7 +232,18 @@ impl PathDriver {
     /// # Errors
     /// Why the path cannot be started.
     pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
+        // Held to the end, so that the number of hardware queues stays the one that is compared here.
+        let started = self.started.lock();
         if let Some(driver) = driver {
+            // A driver that is kept limits the disk, which could then not be started again.
+            let most = driver.max_hw_queues();
+            if let Some((nr_hw_queues, _)) = *started
+                && nr_hw_queues > most
+            {
+                return Err(format!(
+                    "{nr_hw_queues} hardware queues: it has at most {most}; set nr_hw_queues={most}, or give the path more"
+                ));
+            }
             // Held until `inner` has the driver, so that no change of the size misses it.
             let common = self.common.lock();
             common.admit(driver.as_ref())?;
@@ -243,7 +254,6 @@ impl PathDriver {
             }
             inner.driver.get_or_insert(driver);
         }
-        let started = self.started.lock();
         if self.is_usable() { Ok(()) } else { self.bring_up(*started) }
     }
 

@@ -3,7 +3,9 @@
 
 use super::DriverFixture;
 use host::driver::multipath::Multipath;
+use host::driver::{HostDriver, PathCommand};
 use host::mem::Regions;
+use host::secrets::Unmasked;
 use host::target::Needs;
 use std::sync::Arc;
 
@@ -19,4 +21,16 @@ pub fn open_disk(options: &str, urls: &[String]) -> (DriverFixture, Arc<Multipat
     let paths = target.paths_to_open(&needs, &regions).unwrap();
     let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
     (DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
+}
+
+/// Adds a path to a disk, as an operator does.
+pub fn add(driver: &dyn HostDriver, name: &str, url: &str) -> Result<String, String> {
+    let command = PathCommand::AddPath { name: name.to_owned(), target: Unmasked::new(url), prio: 1 };
+    driver.path().command(&command).map_err(|e| e.to_string())
+}
+
+/// Removes a path from a disk that has another one.
+pub fn remove(driver: &dyn HostDriver, path: &str) -> Result<String, String> {
+    let command = PathCommand::RemovePath { path: path.to_owned(), force: false };
+    driver.path().command(&command).map_err(|e| e.to_string())
 }
