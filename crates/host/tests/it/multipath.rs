@@ -754,3 +754,23 @@ fn a_path_that_is_being_opened_does_not_hold_up_the_end() {
     ends.join().unwrap();
     drop(release);
 }
+
+/// Only the checker closes its path.
+#[test]
+fn check_in_progress_does_not_hold_up_a_removal() {
+    let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let mut silent = file_path("silent", &file.0, &regions);
+    silent.probe = Some(Box::new(move |_| {
+        began.send(()).unwrap();
+        let _ = released.lock().unwrap().recv();
+        Err(host::error::Error::new(host::error::ErrorKind::Io, "no answer"))
+    }));
+    let (disk, troubles) = Multipath::open(quick(), vec![file_path("a", &file.0, &regions), silent]).unwrap();
+    assert_eq!(troubles, [""; 0]);
+    has_begun.recv_timeout(LONG).unwrap();
+    assert_eq!(remove(&disk, "silent"), Ok("removed path 'silent'".to_owned()));
+    drop(release);
+}

@@ -3,8 +3,8 @@
 //!
 //! Guarantees: a path is added only if it is open and passes the same checks as one that the disk is opened with: identity, size, blocks
 //! and limits. Its group is what `path_grouping_policy` gives it; with fixed priorities, paths are regrouped if the group ranks between
-//! others. A removed path gets no more requests, and its connections end when its requests have completed. Requests see no error while
-//! another path is left. A disk keeps one path at least.
+//! others. A removed path gets no more requests, and its connections, also its checker's, end when its requests have completed. Requests
+//! see no error while another path is left. A disk keeps one path at least.
 //! Does not do: add paths with CPUs (`io-affinity`), or remember a path that cannot be opened now.
 //! Source: multipathd/cli_handlers.c (`cli_add_path`, `cli_del_path`), multipathd/main.c (`ev_add_path`, `ev_remove_path`).
 
@@ -15,6 +15,7 @@ use crate::clock;
 use crate::driver::multipath::disk::{Core, Multipath, Path, Watched, first_prio, port_groups};
 use crate::driver::multipath::options::{NoPathRetry, Prioritizer};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event;
 use blk::driver::Driver;
 use blk::multipath::{MAX_GROUPS, NewPath, PathId, Selector};
 use blk::time::Duration;
@@ -25,6 +26,8 @@ use std::sync::atomic::Ordering;
 const REMOVAL_TIME: Duration = Duration::from_secs(10);
 /// Interval between two looks whether they have completed.
 const LOOK: Duration = Duration::from_ms(10);
+/// The same when no command waits any more.
+const LATE_LOOK: Duration = Duration::from_secs(1);
 
 impl Multipath {
     /// Opens another path, checks it, and adds it. Returns what was done.
@@ -104,11 +107,12 @@ impl Core {
         }
         driver.set_trouble(trouble);
         let member = Member { prio, tpg: access.as_ref().map(|a| a.group.group), is_used: true };
+        let stop = event::new().map_err(within)?;
         let _listed = self.listing.lock();
         let group = self.group_for(member).map_err(within)?;
         let id = self.disk.add_path(group, NewPath { name, driver: Arc::clone(&driver) as Arc<dyn Driver>, args });
         let id = id.map_err(|e| Error::new(ErrorKind::Denied, e.to_string()))?;
-        let added = Arc::new(Watched::new((id, prio, access), driver, open, probe, checker));
+        let added = Arc::new(Watched::new((id, prio, access), driver, open, probe, checker, stop));
         self.paths.add(Arc::clone(&added));
         Ok(added)
     }
@@ -164,16 +168,13 @@ impl Core {
             )));
         }
         self.take_out(&path);
-        let until = clock::now() + REMOVAL_TIME;
-        while !self.close_if_idle(&path) {
-            if clock::now() >= until || self.signals.is_over_within(LOOK) {
-                return Ok(format!(
-                    "path '{name}' gets no more requests, but has some in flight after {} s; it is closed once these have completed",
-                    REMOVAL_TIME.as_ns() / 1_000_000_000
-                ));
-            }
+        if self.signals.wait_until(clock::now() + REMOVAL_TIME, || path.is_closed()) {
+            return Ok(format!("removed path '{name}'"));
         }
-        Ok(format!("removed path '{name}'"))
+        Ok(format!(
+            "path '{name}' gets no more requests, but has some in flight, or a check, after {} s; it is closed once these have completed",
+            REMOVAL_TIME.as_ns() / 1_000_000_000
+        ))
     }
 
     /// Keeps requests and checks away from a path.
@@ -187,23 +188,25 @@ impl Core {
             assert!(removed.is_ok(), "a path of this disk: {removed:?}");
             self.paths.leave(path);
         }
-        self.signals.tell_leaving();
+        event::signal(&path.stop);
+        self.signals.tell_removal();
     }
 
-    /// Closes a path that is being removed if none of its requests is in flight. Returns whether it is closed.
-    fn close_if_idle(&self, path: &Watched) -> bool {
-        let is_idle = path.is_leaving() && self.disk.has_gone(path.id);
-        if is_idle {
-            self.paths.forget(path);
-            path.driver.close();
-        }
-        is_idle
-    }
-
-    /// Closes a path that is being removed as soon as none of its requests is in flight, or returns when the disk ends.
+    /// Closes a path that is being removed as soon as none of its requests is in flight, or returns when the disk ends. Called by the
+    /// path's checker, whose own connection has ended.
     pub(super) fn close_when_idle(&self, path: &Watched) {
-        while path.is_leaving() && !self.close_if_idle(path) {
-            if self.signals.is_over_within(LOOK) {
+        let late = clock::now() + REMOVAL_TIME;
+        while path.is_leaving() {
+            if self.disk.has_gone(path.id) {
+                path.driver.close();
+                self.paths.forget(path);
+                // Pairs with: Watched::is_closed
+                path.closed.store(true, Ordering::Release);
+                self.signals.tell_removal();
+                return;
+            }
+            let pause = if clock::now() < late { LOOK } else { LATE_LOOK };
+            if self.signals.is_over_within(pause) {
                 return;
             }
         }

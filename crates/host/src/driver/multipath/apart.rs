@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Work that may take long and cannot be interrupted, such as opening a path: done by a separate thread.
 //!
-//! Guarantees: the caller returns when the work is done, or soon after the disk ends. Work that is not done by then
+//! Guarantees: the caller returns when the work is done, or soon after the path is removed or the disk ends. Work that is not done by then
 //! continues alone, with nothing but its arguments, and its result is dropped.
 //! Needs: work that holds nothing that must be released with the disk.
 
-use super::watch::WatchSignals;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// Longest time until the end of the disk is noticed.
+/// Longest time until the end is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs the work. See the module's text.
+/// Runs the work. `is_over`: whether the caller is to return at once. See the module's text.
 pub(super) fn apart<T: Send + 'static>(
-    signals: &Arc<WatchSignals>,
+    is_over: impl Fn() -> bool,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let (done, result) = sync_channel(1);
@@ -27,7 +25,7 @@ pub(super) fn apart<T: Send + 'static>(
     loop {
         match result.recv_timeout(LOOK) {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if signals.is_over() => return Err("its disk is being closed".into()),
+            Err(RecvTimeoutError::Timeout) if is_over() => return Err("it is being closed".into()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
                 Err(panic) => std::panic::resume_unwind(panic),

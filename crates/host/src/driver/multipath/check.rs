@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The check of one path: whether it is reachable, works, and still leads to the same disk.
 //!
-//! Guarantees: opening a path late, or again for its check, does not delay the end of the disk. No check uses a tag, a slot
+//! Guarantees: opening a path late, or again for its check, does not delay its removal or the end of the disk. No check uses a tag, a slot
 //! or a connection of the requests. A path whose driver has lost connections does not pass. Does not decide what follows
 //! (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
 
@@ -139,13 +139,16 @@ impl Checker {
     fn try_check(&mut self, core: &Core, path: &Watched) -> Result<(), CheckFailure> {
         if path.driver.inner().is_none() || !path.driver.is_usable() {
             let (driver, open, signals) = (Arc::clone(&path.driver), Arc::clone(&path.open), Arc::clone(&core.signals));
-            apart(&core.signals, move || {
-                let inner = match driver.inner() {
-                    None => Some(open().map_err(|e| e.to_string())?),
-                    Some(_) => None,
-                };
-                if signals.is_over() { Err("its disk is being closed".into()) } else { driver.revive(inner) }
-            })?;
+            apart(
+                || core.ends(path),
+                move || {
+                    let inner = match driver.inner() {
+                        None => Some(open().map_err(|e| e.to_string())?),
+                        Some(_) => None,
+                    };
+                    if signals.is_over() { Err("its disk is being closed".into()) } else { driver.revive(inner) }
+                },
+            )?;
         }
         let Some(driver) = path.driver.inner() else { return Err(CheckFailure::Down("is not open".into())) };
         has_all_connections(driver.as_ref())?;
@@ -160,7 +163,7 @@ impl Checker {
         match self.kind {
             PathChecker::Tur if ready.is_some() => ready.unwrap_or(Ok(())).map_err(CheckFailure::Down),
             PathChecker::None | PathChecker::Auto => Ok(()),
-            PathChecker::Tur => match driver.path().check(limit, core.signals.over()) {
+            PathChecker::Tur => match driver.path().check(limit, &path.stop) {
                 Some(result) => result.map_err(|e| CheckFailure::Down(e.to_string())),
                 None => Err(CheckFailure::Down(
                     "path_checker=tur: this kind of path does not support TEST UNIT READY; use directio".into(),
@@ -181,7 +184,7 @@ impl Checker {
             let (signals, id) = (Arc::clone(&core.signals), path.id);
             driver.scsi().on_access_change(Box::new(move || signals.tell(id)));
         }
-        let Some(checked) = driver.scsi().check_access(core.options.checker_timeout, core.signals.over()) else {
+        let Some(checked) = driver.scsi().check_access(core.options.checker_timeout, &path.stop) else {
             return Err(CheckFailure::Down("this kind of path has no port groups".into()));
         };
         let Checked { access, ready } = checked.map_err(|e| CheckFailure::Down(e.to_string()))?;
@@ -211,19 +214,26 @@ impl Checker {
             none => {
                 let (open, regions) = (Arc::clone(open), Arc::new(Regions::new()));
                 let of = Arc::clone(&regions);
-                let another = apart(&core.signals, move || open(of).map_err(|e| e.to_string()));
+                let another = apart(|| core.ends(path), move || open(of).map_err(|e| e.to_string()));
                 // Only a driver that reports its connections as up shows that the path itself works.
                 let has_connections = driver.path().connections().is_some();
                 let missed = |why| if has_connections { CheckFailure::NoWay(why) } else { CheckFailure::Down(why) };
                 none.insert(Probe::new(another.map_err(missed)?, &regions, driver)?)
             }
         };
-        let result = probe.read(core.options.checker_timeout, &core.signals);
+        let result = probe.read(core.options.checker_timeout, || core.ends(path));
         // A failed probe is made anew, unless its read is still in flight.
         if result.is_err() && !probe.is_out() {
             self.probe = None;
         }
         Ok(result?)
+    }
+}
+
+impl Core {
+    /// Whether a check of the path is no longer of use.
+    fn ends(&self, path: &Watched) -> bool {
+        self.signals.is_over() || path.is_leaving()
     }
 }
 

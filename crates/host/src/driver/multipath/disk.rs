@@ -19,6 +19,7 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::space::Space;
 use crate::driver::topology::Topology;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event;
 use crate::mem::Regions;
 use crate::topology as machine;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
@@ -33,7 +34,7 @@ use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeMap;
 use std::ops::Add;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -124,6 +125,10 @@ pub(super) struct Watched {
     pub(super) is_held: Mutex<bool>,
     /// It is being removed. Set under `is_held`; from then on its number may be another path's.
     pub(super) leaving: AtomicBool,
+    /// It was removed, and has no driver any more.
+    pub(super) closed: AtomicBool,
+    /// Readable when the path is being removed, or its disk ends: a check in progress returns.
+    pub(super) stop: OwnedFd,
 }
 
 impl Watched {
@@ -133,6 +138,7 @@ impl Watched {
         open: Opener,
         probe: Option<Prober>,
         checker: PathChecker,
+        stop: OwnedFd,
     ) -> Watched {
         Watched {
             id,
@@ -145,11 +151,18 @@ impl Watched {
             checker,
             is_held: Mutex::new(false),
             leaving: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            stop,
         }
     }
 
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        // Pairs with: Core::close_when_idle
+        self.closed.load(Ordering::Acquire)
     }
 }
 
@@ -353,7 +366,8 @@ impl Core {
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
         let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path was removed"))?;
-            Ok(Watched::new((id, prios[number], access[number].clone()), driver, open, probe, checker))
+            let about = (id, prios[number], access[number].clone());
+            Ok(Watched::new(about, driver, open, probe, checker, event::new()?))
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);

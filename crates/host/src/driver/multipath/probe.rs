@@ -6,7 +6,6 @@
 //! may still write to its memory: the next check waits for it.
 
 use super::path::Common;
-use super::watch::WatchSignals;
 use crate::clock;
 use crate::disk::{Disk, Submitter};
 use crate::driver::host_driver::HostDriver;
@@ -18,9 +17,9 @@ use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
 
-/// Longest time that a sleep may delay the end of the disk.
+/// Longest time that a sleep may delay the end of the path.
 const LOOK: Duration = Duration::from_ms(50);
-/// Longest wait for a read in flight when its disk ends.
+/// Longest wait for a read in flight when its path ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// See the module's text.
@@ -64,15 +63,15 @@ impl Probe {
         self.is_out
     }
 
-    /// Reads the first block, or waits for the read in flight.
-    pub(super) fn read(&mut self, limit: Duration, signals: &WatchSignals) -> Result<(), String> {
+    /// Reads the first block, or waits for the read in flight, until `is_over`.
+    pub(super) fn read(&mut self, limit: Duration, is_over: impl Fn() -> bool) -> Result<(), String> {
         let began = clock::now();
         if !self.is_out {
             let Inner { sub, data, sectors, .. } = self.inner();
             sub.submit(&Bio::read(Sector(0), *sectors, *data), began).map_err(|e| format!("{e:?}"))?;
             self.is_out = true;
         }
-        match self.wait(began + limit, || signals.is_over()) {
+        match self.wait(began + limit, is_over) {
             Some(BlkStatus::Ok) => Ok(()),
             Some(status) => Err(format!("a read of its first block failed: {status:?}")),
             None => Err(format!("a read of its first block takes longer than {} s", limit.as_ns() / 1_000_000_000)),

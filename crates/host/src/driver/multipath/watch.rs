@@ -7,7 +7,7 @@
 //! its requests for `checker_timeout`. A path whose connections are up, but whose checker has never had a connection, is reinstated like a
 //! path without a checker. A slow check delays no other path's by more than a second. The threads end soon after the disk; a thread that
 //! has sent a command to activate a path ends when that command has completed or is late (10 s). The thread of a path that is removed
-//! closes it.
+//! ends its check, and then closes the path.
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::activate;
@@ -131,11 +131,27 @@ impl WatchSignals {
         self.changed.notify_all();
     }
 
-    /// Ends the checks of paths that are being removed.
-    pub(super) fn tell_leaving(&self) {
-        // Lock once: after that, each thread either sleeps already, or sees its path's mark before it sleeps.
+    /// Tells the threads of paths that are being removed, and commands that wait for the removal, that it has progressed.
+    pub(super) fn tell_removal(&self) {
+        // Lock once: after that, each thread either sleeps already, or sees the change before it sleeps.
         drop(self.signs.lock());
         self.changed.notify_all();
+    }
+
+    /// Sleeps until something is done that [`WatchSignals::tell_removal`] tells, or until a time or the end of the disk. Returns whether
+    /// it is done. `is_done` takes no lock.
+    pub(super) fn wait_until(&self, until: Instant, is_done: impl Fn() -> bool) -> bool {
+        let mut signs = self.signs.lock();
+        loop {
+            if is_done() {
+                return true;
+            }
+            let left = until.since(clock::now());
+            if signs.is_over || left == Duration::ZERO {
+                return false;
+            }
+            self.changed.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()));
+        }
     }
 
     /// Sleeps until a check of this path is due, the path fails, or a failback is due. Returns which; `None`: the disk ends, or the path
@@ -226,6 +242,7 @@ fn join(thread: JoinHandle<()>) {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.core.signals.end();
+        self.core.paths.each(|path| event::signal(&path.stop));
         self.threads.get_mut().drain(..).for_each(join);
     }
 }
