@@ -53,7 +53,7 @@ impl Multipath {
             });
         }
         let new = maker(name, target, prio)?;
-        let added = core.admit(new)?;
+        let added = core.open_and_add(new)?;
         if let Err(e) = self.watcher.watch(Arc::clone(&added)) {
             core.take_out(&added);
             core.close_when_idle(&added);
@@ -72,7 +72,7 @@ impl Multipath {
 
 impl Core {
     /// Opens a path, and adds it if it fits the disk.
-    fn admit(&self, new: Path) -> Result<Arc<Watched>> {
+    fn open_and_add(&self, new: Path) -> Result<Arc<Watched>> {
         let Path { name, prio, args, open, probe, checker } = new;
         let about = format!("path {name}");
         let within = |e: Error| e.within(&about);
