@@ -39,7 +39,7 @@ pub use model::Model;
 pub use multipath::Multipath;
 pub use nbd::Nbd;
 pub use null::Null;
-pub use path::{Connections, DevicePath, DiskNames, PathCommand};
+pub use path::{CommandOutcome, Connections, DevicePath, DiskNames, PathCommand};
 pub use path_log::PathMessage;
 pub use ram::Ram;
 pub use rbd::Rbd;

@@ -63,6 +63,21 @@ pub enum PathCommand {
     },
 }
 
+/// What an operator's command did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandOutcome {
+    /// What was done, as a sentence for users.
+    pub done: String,
+    /// Warnings for users about a path that was added, without passwords and keys.
+    pub warnings: Vec<String>,
+}
+
+impl From<String> for CommandOutcome {
+    fn from(done: String) -> CommandOutcome {
+        CommandOutcome { done, warnings: Vec::new() }
+    }
+}
+
 /// The names of a SCSI disk, as multipath shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskNames {
@@ -120,11 +135,11 @@ pub trait DevicePath {
         None
     }
 
-    /// Carries out an operator's command about its paths. Returns what was done, as a sentence for users.
+    /// Carries out an operator's command about its paths.
     ///
     /// # Errors
     /// The disk has no such path or group, or the path or group cannot be used now.
-    fn command(&self, _command: &PathCommand) -> Result<String> {
+    fn command(&self, _command: &PathCommand) -> Result<CommandOutcome> {
         Err(Error::usage("is not a multipath disk, so it has no paths"))
     }
 

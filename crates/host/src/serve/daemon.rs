@@ -568,10 +568,11 @@ impl Daemon {
             let was =
                 self.plan.disks().iter().find(|d| d.name == name).expect("a disk whose paths change is in the plan");
             let disk = self.disks.get_mut(name).expect("a disk whose paths change is open");
-            let Repathed { targets, done, failed } = disk.repath(was, &wanted, by_force);
+            let Repathed { targets, done, warnings, failed } = disk.repath(was, &wanted, by_force);
             disk.images.iter().for_each(|image| self.paths.add(image));
             new.keep_targets(*index, targets);
             done.into_iter().for_each(|line| changes.note(About::Disk(name), line));
+            add_new(&mut changes.warnings, warnings);
             failed.into_iter().for_each(|e| changes.fail_of(About::Disk(name), e));
         }
     }

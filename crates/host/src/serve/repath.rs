@@ -7,10 +7,10 @@
 
 use super::begin::{OpenDisk, images_of};
 use super::plan::{DiskPlan, TargetPlan};
-use crate::driver::PathCommand;
 use crate::driver::multipath::{MultipathTarget, PathTarget};
+use crate::driver::{CommandOutcome, PathCommand};
 use crate::error::{Error, Result};
-use crate::target::TargetSpec;
+use crate::target::{TargetSpec, TargetWarning, add_new};
 use std::path::Path;
 
 /// What a change of paths did.
@@ -19,6 +19,8 @@ pub(super) struct Repathed {
     pub(super) targets: Vec<TargetPlan>,
     /// What was changed, as text for a person, one line each.
     pub(super) done: Vec<String>,
+    /// Warnings about paths that were added.
+    pub(super) warnings: Vec<TargetWarning>,
     /// The first failure of each target.
     pub(super) failed: Vec<Error>,
 }
@@ -26,14 +28,15 @@ pub(super) struct Repathed {
 impl OpenDisk {
     /// Gives the disk the paths of another plan. `by_force`: also if requests cannot use any path then.
     pub(super) fn repath(&mut self, old: &DiskPlan, new: &DiskPlan, by_force: bool) -> Repathed {
-        let mut all = Repathed { targets: new.targets.clone(), done: Vec::new(), failed: Vec::new() };
+        let targets = new.targets.clone();
+        let mut all = Repathed { targets, done: Vec::new(), warnings: Vec::new(), failed: Vec::new() };
         for (at, (was, wanted)) in old.targets.iter().zip(&new.targets).enumerate() {
             let (TargetSpec::Multipath(was), TargetSpec::Multipath(wanted)) = (&was.spec, &wanted.spec) else {
                 continue;
             };
             let mut paths = was.paths.clone();
             let both = (was.as_ref(), wanted.as_ref());
-            let changed = self.change_paths(at, both, &mut paths, !new.read_only, by_force, &mut all.done);
+            let changed = self.change_paths(at, both, &mut paths, !new.read_only, by_force, &mut all);
             all.failed.extend(changed.err());
             if !wanted.has_paths(&paths) {
                 let is = was.with_paths(paths);
@@ -54,7 +57,7 @@ impl OpenDisk {
         paths: &mut Vec<PathTarget>,
         write: bool,
         by_force: bool,
-        done: &mut Vec<String>,
+        all: &mut Repathed,
     ) -> Result<()> {
         let Some(difference) = was.path_difference(wanted) else { return Ok(()) };
         let name = self.served.member_name(member);
@@ -63,15 +66,16 @@ impl OpenDisk {
             let lock = |file: &Path| locks.lock().lock_new(file, write).transpose();
             let new = path.spec.files().into_iter().filter_map(lock).collect::<Result<Vec<_>>>()?;
             let command = PathCommand::AddPath { name: path.name.clone(), target: path.text.clone(), prio: path.prio };
-            let line = self.served.members()[member].driver.path().command(&command)?;
+            let CommandOutcome { done, warnings } = self.served.members()[member].driver.path().command(&command)?;
             locks.lock().keep(new);
-            done.push(format!("disk '{name}': {line}"));
+            all.done.push(format!("disk '{name}': {done}"));
+            add_new(&mut all.warnings, warnings.iter().map(TargetWarning::new));
             paths.push(path);
         }
         for path in difference.removed {
             let command = PathCommand::RemovePath { path: path.clone(), force: by_force };
-            let line = self.served.members()[member].driver.path().command(&command)?;
-            done.push(format!("disk '{name}': {line}"));
+            let done = self.served.members()[member].driver.path().command(&command)?.done;
+            all.done.push(format!("disk '{name}': {done}"));
             paths.retain(|p| p.name != path);
         }
         Ok(())

@@ -65,7 +65,7 @@ fn path_failed_by_hand_stays_failed_until_it_is_reinstated() {
 fn group_is_switched_by_hand() {
     let image = TempFile::new();
     let (mut fixture, disk) = open(&image);
-    let switch = |number| disk.path().command(&PathCommand::SwitchGroup(number));
+    let switch = |number| disk.path().command(&PathCommand::SwitchGroup(number)).map(|outcome| outcome.done);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     for number in [2, 1] {
         assert_eq!(switch(number).unwrap(), format!("switched to group {number}"));
@@ -88,7 +88,7 @@ fn group_is_switched_by_hand() {
 fn last_usable_path_is_removed_only_by_force() {
     let image = TempFile::new();
     let (mut fixture, disk) = open(&image);
-    let command = |command| disk.path().command(&command).map_err(|e| e.to_string());
+    let command = |command| disk.path().command(&command).map(|o| o.done).map_err(|e| e.to_string());
     let remove = |path: &str, force| command(PathCommand::RemovePath { path: path.to_owned(), force });
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     command(PathCommand::FailPath("2".to_owned())).unwrap();

@@ -9,9 +9,10 @@ use common::paths::{active, add, open_disk, remove};
 use common::peers::Peer;
 use common::stopping::{signal, stop};
 use common::{DriverFixture, TempFile, until};
-use host::driver::HostDriver;
 use host::driver::multipath::Multipath;
+use host::driver::{HostDriver, PathCommand};
 use host::mem::Regions;
+use host::secrets::Unmasked;
 use host::target::{Needs, TargetSpec};
 use std::sync::Arc;
 
@@ -206,4 +207,21 @@ fn late_path_with_few_connections_limits_no_queues() {
     b.start();
     until(|| driver.path().troubles().iter().any(|t| t.contains("4 hardware queues: it has at most 1")));
     assert_eq!(driver.max_hw_queues(), 4);
+}
+
+/// Once, the warnings of a path that was added were dropped: a disk that began with one path never said that its paths have no identity.
+#[test]
+fn added_path_brings_its_warnings() {
+    let single = ["--filter=multi-conn", "memory", "8M", "multi-conn-mode=disable"];
+    let (a, b) = (Peer::nbdkit(&single), Peer::nbdkit(&single));
+    let (_fixture, driver) = fixture_of("polling_interval=1", &[a.target("&connections=1")], "1");
+    let target = Unmasked::new(&b.target("&connections=4"));
+    let command = PathCommand::AddPath { name: "b".to_owned(), target, prio: 1 };
+    let warnings = driver.path().command(&command).unwrap().warnings;
+    let warns = |text: &str| warnings.iter().filter(|w| w.contains(text)).count();
+    assert_eq!(
+        [warns("have no identity: only their sizes are compared"), warns("CAN_MULTI_CONN")],
+        [1, 1],
+        "{warnings:?}"
+    );
 }

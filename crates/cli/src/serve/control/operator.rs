@@ -499,7 +499,7 @@ fn on_paths(daemon: &Daemon, name: &str, command: &PathCommand) -> Done {
     let (disk, at) = member_of(daemon, name)?;
     let members = daemon.disk(&daemon.plan().disks()[disk].name).map(|d| d.members()).unwrap_or_default();
     let Some(member) = members.get(at) else { return Ok(json!([])) };
-    let done = member.driver.path().command(command).map_err(|e| format!("disk '{name}': {e}"))?;
+    let done = member.driver.path().command(command).map_err(|e| format!("disk '{name}': {e}"))?.done;
     Ok(json!([format!("disk '{name}': {done}")]))
 }
 

@@ -12,13 +12,15 @@ use super::edit::only_path;
 use super::groups::{self, Member};
 use super::path::PathDriver;
 use crate::clock;
-use crate::driver::multipath::disk::{Core, Multipath, Path, Watched, first_prio, port_groups};
+use crate::driver::multipath::disk::{Core, Multipath, Path, Warnings, Watched, first_prio, port_groups};
 use crate::driver::multipath::options::{NoPathRetry, Prioritizer};
+use crate::driver::path::CommandOutcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use blk::driver::Driver;
 use blk::multipath::{MAX_GROUPS, NewPath, PathId, Selector};
 use blk::time::Duration;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,12 +32,12 @@ const LOOK: Duration = Duration::from_ms(10);
 const LATE_LOOK: Duration = Duration::from_secs(1);
 
 impl Multipath {
-    /// Opens another path, checks it, and adds it. Returns what was done.
+    /// Opens another path, checks it, and adds it.
     ///
     /// # Errors
     /// Usage: the disk cannot have such a path. Denied: the path leads to another disk, or does not fit this one. Others: it cannot be
     /// opened or started.
-    pub(super) fn add_path(&self, name: &str, target: &str, prio: u32) -> Result<String> {
+    pub(super) fn add_path(&self, name: &str, target: &str, prio: u32) -> Result<CommandOutcome> {
         let core = &self.core;
         let within = |e: Error| e.within(&format!("path {name}"));
         let usage = |text: &str| Err(within(Error::usage(text)));
@@ -52,7 +54,8 @@ impl Multipath {
                 false => "is a path of this disk already",
             });
         }
-        let new = maker(name, target, prio)?;
+        let warnings: Warnings = Arc::new(Mutex::new(Some(Vec::new())));
+        let new = maker(name, target, prio, &warnings)?;
         let added = core.open_and_add(new)?;
         if let Err(e) = self.watcher.watch(Arc::clone(&added)) {
             core.take_out(&added);
@@ -66,7 +69,9 @@ impl Multipath {
         }
         core.allow_queueing();
         core.came_back(&added, &[]);
-        Ok(format!("added path '{name}' in group {}", core.shown_group(&added)))
+        let done = format!("added path '{name}' in group {}", core.shown_group(&added));
+        let warnings = warnings.lock().take().unwrap_or_default();
+        Ok(CommandOutcome { done, warnings: warnings.iter().map(ToString::to_string).collect() })
     }
 }
 

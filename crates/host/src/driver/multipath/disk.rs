@@ -13,10 +13,11 @@ use crate::clock;
 use crate::driver::aio::Aio;
 use crate::driver::failures::FailureReport;
 use crate::driver::host_driver::HostDriver;
-use crate::driver::path::{Connections, DevicePath, DiskNames, PathCommand};
+use crate::driver::path::{CommandOutcome, Connections, DevicePath, DiskNames, PathCommand};
 use crate::driver::path_log::PathMessage;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::space::Space;
+use crate::driver::target::TargetWarning;
 use crate::driver::topology::Topology;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
@@ -44,8 +45,12 @@ pub type Opener = Box<dyn Fn() -> Result<Arc<dyn HostDriver>> + Send + Sync>;
 /// Makes another driver for a path, with data in these regions, for its checker alone.
 pub type Prober = Box<dyn Fn(Arc<Regions>) -> Result<Arc<dyn HostDriver>> + Send + Sync>;
 
+/// Where openers put warnings that a path differs from what was asked for. `None`: nothing reads them any more, because the paths that
+/// could be opened are, or have been added.
+pub(super) type Warnings = Arc<Mutex<Option<Vec<TargetWarning>>>>;
+
 /// Makes a path of a disk from its name, the text of its target and its priority.
-pub(super) type PathMaker = Box<dyn Fn(&str, &str, u32) -> Result<Path> + Send + Sync>;
+pub(super) type PathMaker = Box<dyn Fn(&str, &str, u32, &Warnings) -> Result<Path> + Send + Sync>;
 
 /// A path of a disk that is to be opened.
 pub struct Path {
@@ -594,15 +599,16 @@ impl DevicePath for Multipath {
         self.core.inners().find_map(|(_, d)| d.path().names())
     }
 
-    fn command(&self, command: &PathCommand) -> Result<String> {
+    fn command(&self, command: &PathCommand) -> Result<CommandOutcome> {
         let _one = self.core.commanding.lock();
-        match command {
+        let done = match command {
             PathCommand::FailPath(path) => self.core.fail_by_hand(path),
             PathCommand::ReinstatePath(path) => self.core.reinstate_by_hand(path),
             PathCommand::SwitchGroup(number) => self.core.switch_by_hand(*number),
-            PathCommand::AddPath { name, target, prio } => self.add_path(name, target.reveal(), *prio),
+            PathCommand::AddPath { name, target, prio } => return self.add_path(name, target.reveal(), *prio),
             PathCommand::RemovePath { path, force } => self.core.remove_path(path, *force),
-        }
+        };
+        done.map(CommandOutcome::from)
     }
 
     fn topology(&self) -> Option<Topology> {

@@ -12,7 +12,7 @@ use super::options::{
 use super::page_cache;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
-use crate::driver::multipath::disk::{Multipath, Opener, Path, PathMaker, Prober};
+use crate::driver::multipath::disk::{Multipath, Opener, Path, PathMaker, Prober, Warnings};
 use crate::driver::multipath::options::{
     HardwareHandler, MultipathOptions, PathChecker, PathGroupingPolicy, Prioritizer, selector,
 };
@@ -431,7 +431,7 @@ impl MultipathTarget {
     /// Returns what opens a path that is added to the disk, which was opened from this target.
     fn maker(&self, needs: &Needs, regions: &Arc<Regions>) -> PathMaker {
         let (opened, needs, regions) = (self.clone(), *needs, Arc::clone(regions));
-        Box::new(move |name: &str, target: &str, prio: u32| {
+        Box::new(move |name: &str, target: &str, prio: u32, warnings: &Warnings| {
             let refused = |text: String| Err(Error::usage(format!("path {name}: {text}")));
             let new = PathTarget { name: name.to_owned(), prio, ..PathTarget::new(target)? };
             if opened.paths.len() == 1 && matches!(new.spec, TargetSpec::Rbd(_)) {
@@ -447,7 +447,8 @@ impl MultipathTarget {
             if let Err(conflict) = both.check() {
                 return refused(conflict.text);
             }
-            let made = both.warning_paths(&needs, &regions, &Arc::default())?.pop();
+            let made = both.warning_paths(&needs, &regions, warnings)?.pop();
+            note(warnings, both.on_your_word(needs.write).map(TargetWarning::new));
             made.ok_or_else(|| Error::usage("a path was removed"))
         })
     }
@@ -469,11 +470,11 @@ impl DriverTarget for Box<MultipathTarget> {
         // Before a path is opened to settle the options.
         self.check_stale_writes(needs.write).map_err(|e| e.within("target 'multipath:'"))?;
         let (settled, notes) = self.settle()?;
-        let warnings = Warnings::default();
+        let warnings: Warnings = Arc::new(Mutex::new(Some(Vec::new())));
         let paths = settled.warning_paths(needs, &regions, &warnings)?;
         let (mut disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
         disk.maker = Some(settled.maker(needs, &regions));
-        let of_paths = std::mem::take(&mut *warnings.lock());
+        let of_paths = warnings.lock().take().unwrap_or_default();
         let mut warnings = Vec::new();
         add_new(&mut warnings, of_paths);
         warnings.extend(notes.into_iter().map(TargetWarning::new));
@@ -515,8 +516,12 @@ fn cpus_of_mask(text: &str) -> Option<Vec<u16>> {
     parse_cpu_mask(&groups?.join(",")).filter(|cpus| !cpus.is_empty())
 }
 
-/// Warnings that a path differs from what was asked for.
-type Warnings = Arc<Mutex<Vec<TargetWarning>>>;
+/// Adds warnings to the list, if something still reads it.
+fn note(warnings: &Warnings, more: impl IntoIterator<Item = TargetWarning>) {
+    if let Some(all) = &mut *warnings.lock() {
+        all.extend(more);
+    }
+}
 
 /// Whether paths of this kind take SCSI commands.
 fn is_scsi(spec: &TargetSpec) -> bool {
@@ -586,7 +591,7 @@ fn open_path(
     options: &MultipathOptions,
     needs: &Needs,
     regions: Arc<Regions>,
-    warnings: &Mutex<Vec<TargetWarning>>,
+    warnings: &Warnings,
     is_alone: bool,
 ) -> Result<Arc<dyn HostDriver>> {
     let (name, disk): (_, Arc<dyn HostDriver>) = match as_path(spec.clone(), options) {
@@ -603,7 +608,7 @@ fn open_path(
             if needs.write && !is_alone {
                 spec.files().into_iter().try_for_each(|file| page_cache::check(file, open.driver.is_direct()))?;
             }
-            warnings.lock().extend(open.warnings);
+            note(warnings, open.warnings);
             return Ok(open.driver);
         }
     };

@@ -26,11 +26,11 @@ pub fn open_disk(options: &str, urls: &[String]) -> (DriverFixture, Arc<Multipat
 /// Adds a path to a disk, as an operator does.
 pub fn add(driver: &dyn HostDriver, name: &str, url: &str) -> Result<String, String> {
     let command = PathCommand::AddPath { name: name.to_owned(), target: Unmasked::new(url), prio: 1 };
-    driver.path().command(&command).map_err(|e| e.to_string())
+    driver.path().command(&command).map(|outcome| outcome.done).map_err(|e| e.to_string())
 }
 
 /// Removes a path from a disk that has another one.
 pub fn remove(driver: &dyn HostDriver, path: &str) -> Result<String, String> {
     let command = PathCommand::RemovePath { path: path.to_owned(), force: false };
-    driver.path().command(&command).map_err(|e| e.to_string())
+    driver.path().command(&command).map(|outcome| outcome.done).map_err(|e| e.to_string())
 }
