@@ -2,9 +2,9 @@
 //! Locks on images: one writer, or any number of readers, across mqblk and QEMU.
 //!
 //! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks opens the image in
-//! a conflicting way. The locks end with the value or the process, however it ends. Needs a file system that has locks of open file
-//! descriptions (all local ones). Does not do: exclude programs that do not ask for locks, or QEMU's tools that only read and accept a
-//! writer (qemu-img info, qemu-io -r).
+//! a conflicting way. The locks end with the value or the process, however it ends. Paths of one disk to one image share its lock
+//! ([`SharedLocks`]). Needs a file system that has locks of open file descriptions (all local ones). Does not do: exclude programs that do
+//! not ask for locks, or QEMU's tools that only read and accept a writer (qemu-img info, qemu-io -r).
 //!
 //! The scheme is that of QEMU, so that both see each other's locks: shared locks on single bytes. A lock on byte 100 + n means that the
 //! holder uses permission n; a lock on byte 200 + n means that others must not use it. n is 0 for consistent read, 1 for write, 3 for
@@ -13,11 +13,13 @@
 //! Source: QEMU block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`), fcntl(2), "Open file description locks".
 
 use crate::error::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::{Arc, Weak};
 
 const USED: libc::off_t = 100;
 const UNSHARED: libc::off_t = 200;
@@ -67,61 +69,92 @@ impl ImageLock {
     }
 }
 
-/// Locks on images, each once, even if it has several names.
-#[derive(Debug, Default)]
-pub struct ImageLocks(Vec<KeyedLock>);
+/// An identifier of an image that is the same for all its names.
+type ImageId = (u64, u64);
 
-/// A lock, and the identifier of its image.
-type KeyedLock = (Option<(u64, u64)>, ImageLock);
+/// Locks on the images of one disk: an image is locked once, even if it has several names, as long as a lock lives that was returned for it.
+#[derive(Debug)]
+pub struct SharedLocks {
+    write: bool,
+    taken: Mutex<Vec<(ImageId, Weak<ImageLock>)>>,
+}
 
-impl ImageLocks {
-    /// Locks the images of one target. A missing image is skipped if another one exists, because a path may appear later.
+impl SharedLocks {
+    /// Makes a set that has no lock yet; `write`: the images are written.
+    pub fn new(write: bool) -> SharedLocks {
+        SharedLocks { write, taken: Mutex::default() }
+    }
+
+    /// Locks the image at `path`, or returns the lock that it has.
     ///
     /// # Errors
     /// The errors of [`ImageLock::take`].
-    pub fn of_target(paths: &[&Path], write: bool) -> Result<ImageLocks> {
-        let (mut locks, mut missing) = (ImageLocks::default(), None);
-        for path in paths {
-            match locks.take(path, write) {
-                Err(e) if e.kind() == ErrorKind::NotFound => missing = Some(e),
-                taken => taken?,
+    pub fn lock(&self, path: &Path) -> Result<Arc<ImageLock>> {
+        let mut taken = self.taken.lock();
+        taken.retain(|(_, lock)| lock.strong_count() > 0);
+        if let Ok(meta) = std::fs::metadata(path) {
+            let image = image_identity(&meta);
+            let known = taken.iter().find(|(other, _)| *other == image);
+            if let Some(lock) = known.and_then(|(_, lock)| lock.upgrade()) {
+                return Ok(lock);
             }
         }
-        missing.filter(|_| locks.0.is_empty()).map_or(Ok(locks), Err)
+        let lock = Arc::new(ImageLock::take(path, self.write)?);
+        let meta = lock.file.metadata();
+        let meta = meta.map_err(|e| Error::os(e, format!("image '{}' cannot be examined", path.display())))?;
+        taken.push((image_identity(&meta), Arc::downgrade(&lock)));
+        Ok(lock)
     }
 
-    /// Locks those of the images that exist and are not locked here yet, to write them.
+    /// Locks those images of one target that exist. It is enough if one does, because a path may appear later.
+    ///
+    /// # Errors
+    /// The errors of [`ImageLock::take`].
+    pub fn lock_present(&self, paths: &[&Path]) -> Result<Vec<Arc<ImageLock>>> {
+        let (mut locks, mut missing) = (Vec::new(), None);
+        for path in paths {
+            match self.lock(path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => missing = Some(e),
+                lock => locks.push(lock?),
+            }
+        }
+        missing.filter(|_| locks.is_empty()).map_or(Ok(locks), Err)
+    }
+}
+
+/// Locks on images that are written, as long as the value lives.
+#[derive(Debug)]
+pub struct ImageLocks {
+    shared: Arc<SharedLocks>,
+    kept: Vec<Arc<ImageLock>>,
+}
+
+impl Default for ImageLocks {
+    fn default() -> ImageLocks {
+        ImageLocks { shared: Arc::new(SharedLocks::new(true)), kept: Vec::new() }
+    }
+}
+
+impl ImageLocks {
+    /// Locks those of the images that exist, to write them.
     ///
     /// # Errors
     /// The errors of [`ImageLock::take`].
     pub fn add(&mut self, paths: &[&Path]) -> Result<()> {
-        paths.iter().filter(|path| path.exists()).try_for_each(|path| self.take(path, true))
-    }
-
-    fn take(&mut self, path: &Path, write: bool) -> Result<()> {
-        self.0.extend(self.lock_new(path, write)?);
+        for path in paths.iter().filter(|path| path.exists()) {
+            self.kept.push(self.shared.lock(path)?);
+        }
         Ok(())
     }
 
-    /// Locks the image, unless it is locked here already. The lock is the caller's until [`ImageLocks::keep`].
-    ///
-    /// # Errors
-    /// The errors of [`ImageLock::take`].
-    pub(crate) fn lock_new(&self, path: &Path, write: bool) -> Result<Option<KeyedLock>> {
-        let image = std::fs::metadata(path).ok().map(|meta| image_identity(&meta));
-        if image.is_some() && self.0.iter().any(|(other, _)| *other == image) {
-            return Ok(None);
-        }
-        Ok(Some((image, ImageLock::take(path, write)?)))
-    }
-
-    pub(crate) fn keep(&mut self, locks: Vec<KeyedLock>) {
-        self.0.extend(locks);
+    /// Returns the set that the locks are in.
+    pub(crate) fn shared(&self) -> &Arc<SharedLocks> {
+        &self.shared
     }
 }
 
 /// Returns an identifier that is the same for all names of one image.
-pub(crate) fn image_identity(meta: &Metadata) -> (u64, u64) {
+pub(crate) fn image_identity(meta: &Metadata) -> ImageId {
     if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
 }
 
@@ -259,15 +292,35 @@ mod tests {
         let image = Image::new("paths");
         let other_name = PathBuf::from(format!("/.{}", image.0.display()));
         let missing = PathBuf::from("/nonexistent/image");
-        let locks = ImageLocks::of_target(&[&image.0, &other_name, &missing], true).unwrap();
-        assert_eq!(locks.0.len(), 1);
-        let e = ImageLocks::of_target(&[&other_name], true).unwrap_err();
+        let shared = SharedLocks::new(true);
+        let mut locks = shared.lock_present(&[&image.0, &other_name, &missing]).unwrap();
+        assert!(locks.len() == 2 && Arc::ptr_eq(&locks[0], &locks[1]));
+        let e = SharedLocks::new(true).lock_present(&[&other_name]).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Denied);
         // A path that was removed and is added again: the disk still has its lock.
-        assert!(locks.lock_new(&image.0, true).unwrap().is_none());
+        locks.pop();
+        assert!(Arc::ptr_eq(&locks[0], &shared.lock(&other_name).unwrap()));
         drop(locks);
         ImageLock::take(&image.0, true).unwrap();
-        assert_eq!(ImageLocks::of_target(&[&missing, &missing], true).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(shared.lock_present(&[&missing, &missing]).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    /// Regression: a removed path's device could not be removed from the system while its disk was open.
+    #[test]
+    fn an_image_is_closed_with_its_last_lock() {
+        let images = ["one", "two"].map(Image::new);
+        let shared = SharedLocks::new(true);
+        let [one, two] = [0, 1].map(|i| shared.lock(&images[i].0).unwrap());
+        let of_one = Arc::downgrade(&one);
+        drop(one);
+        assert!(of_one.upgrade().is_none());
+        ImageLock::take(&images[0].0, true).unwrap();
+        ImageLock::take(&images[1].0, true).unwrap_err();
+        let one = shared.lock(&images[0].0).unwrap();
+        drop(two);
+        ImageLock::take(&images[0].0, true).unwrap_err();
+        ImageLock::take(&images[1].0, true).unwrap();
+        drop(one);
     }
 
     #[test]

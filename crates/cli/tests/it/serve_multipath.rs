@@ -447,3 +447,23 @@ fn paths_are_added_and_removed_by_hand_under_load() {
     daemon.signal("TERM");
     daemon.ends().exits(0);
 }
+
+/// Both names lead to one file, whose lock they share. The lock lasts longer than the path that took it.
+#[test]
+fn path_that_is_missing_at_the_start_is_used_later() {
+    let dir = Dir::new("serve-late-path");
+    image(&dir, "a.img", 8 << 20);
+    dir.file("serve.toml", &loaded(&["./a.img", "./b.img"], "polling_interval = 1\n"));
+    let mut daemon = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    fs::hard_link(dir.path("a.img"), dir.path("b.img")).unwrap();
+    daemon.until("reinstated");
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat());
+    under_load(&dir, || {
+        ctl(&["remove-path", "d", "1"]).exits(0).prints(&["disk 'd': removed path './a.img'"]);
+        dir.file("again.toml", &loaded(&["./b.img"], "").replace("v.sock", "w.sock"));
+        dir.mqblk(&["serve", "again.toml", "--dry-run"]).exits(2).says(&["is in use: another program"]);
+    });
+    assert_eq!(path_groups(&dir), [["./b.img"]]);
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
+}

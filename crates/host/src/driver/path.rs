@@ -5,10 +5,12 @@ use super::failures::FailureReport;
 use super::path_log::PathMessage;
 use super::topology::Topology;
 use crate::error::{Error, Result};
+use crate::image_lock::SharedLocks;
 use crate::secrets::Unmasked;
 use blk::time::Duration;
 use std::ops::Add;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Counts of a driver's connections to its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,6 +135,16 @@ pub trait DevicePath {
     /// less when `stop` becomes readable. `None`: the driver has no such check.
     fn check(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<()>> {
         None
+    }
+
+    /// Hands the locks on its images over to a driver that opens and closes some of them while it is used. From then on, the driver itself
+    /// has a lock on each image that it has open. Called before the first request. Returns false if the images stay open as long as the
+    /// driver: the caller then keeps their locks.
+    ///
+    /// # Errors
+    /// Those of [`SharedLocks::lock`].
+    fn share_locks(&self, _locks: &Arc<SharedLocks>) -> Result<bool> {
+        Ok(false)
     }
 
     /// Carries out an operator's command about its paths.

@@ -5,12 +5,14 @@
 
 use super::prepare::{Target, redo_bytes};
 use crate::create::{self, Layout};
+use crate::driver::HostDriver;
 use crate::driver::file::FileWarning;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image_lock::ImageLocks;
 use crate::target::{Needs, TargetSpec};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use workload::job::{Dir, Job};
 
 fn file_of(spec: &TargetSpec) -> Option<&PathBuf> {
@@ -77,6 +79,17 @@ fn lock_files(target: &Target, needs: &Needs, locks: &mut ImageLocks) -> Result<
         return Ok(());
     }
     locks.add(&target.spec.files()).map_err(|e| may_be_allowed(&e))
+}
+
+/// Hands the locks over to drivers that open some of the target's files later, which are then locked by the same rule.
+pub(super) fn share_locks(drivers: &[Arc<dyn HostDriver>], needs: &Needs, locks: &ImageLocks) -> Result<()> {
+    if !needs.write || needs.in_use {
+        return Ok(());
+    }
+    for driver in drivers {
+        driver.path().share_locks(locks.shared()).map_err(|e| may_be_allowed(&e))?;
+    }
+    Ok(())
 }
 
 fn may_be_allowed(e: &Error) -> Error {

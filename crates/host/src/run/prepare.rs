@@ -6,7 +6,7 @@
 
 use super::checkpoint::Live;
 use super::kernel::{self, KernelTarget};
-use super::layout::{guard_files, holes, make_files, needs};
+use super::layout::{guard_files, holes, make_files, needs, share_locks};
 use super::open::{Opened, check_limits};
 use super::plain::{PlainDisk, Submitting};
 use super::settings::{RunSettings, probe};
@@ -156,6 +156,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         guard_files(jobs, target, &needs)?;
         prepared.warnings.extend(holes(jobs, target)?.into_iter().map(TargetWarning::new));
         let mut opened = Opened::new(&target.text, &target.spec, &needs, &regions)?;
+        share_locks(&opened.drivers, &needs, &prepared.locks)?;
         prepared.warnings.append(&mut opened.warnings);
         let made = threads(jobs, target, &opened, plan.entropy)?;
         let volumes = made.iter().map(|(_, t)| t.volumes()[0]).chain(loops_of(jobs, target));

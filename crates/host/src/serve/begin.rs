@@ -16,7 +16,7 @@ use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
-use crate::image_lock::ImageLocks;
+use crate::image_lock::SharedLocks;
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
 use crate::served_path::ServedPath;
@@ -67,8 +67,12 @@ pub(super) fn images_of(disk: &str, target: &TargetPlan, driver: &dyn HostDriver
 impl OpenDisk {
     /// Locks and opens a disk.
     pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
-        let lock = |target: &TargetPlan| ImageLocks::of_target(&target.paths(), !plan.read_only);
-        let locks = plan.targets.iter().map(lock).collect::<Result<_>>()?;
+        let lock = |target: &TargetPlan| -> Result<_> {
+            let shared = Arc::new(SharedLocks::new(!plan.read_only));
+            let taken = shared.lock_present(&target.paths())?;
+            Ok((shared, taken))
+        };
+        let locks = plan.targets.iter().map(lock).collect::<Result<Vec<_>>>()?;
         if let Some(text) = plan.targets.iter().find_map(|target| format::of_target(plan, target)) {
             return Err(Error::usage(text));
         }
@@ -93,9 +97,12 @@ impl OpenDisk {
         };
         // One table for all targets, so that a region has the same number for each.
         let regions = Arc::new(Regions::new());
-        let (mut drivers, mut images, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-        for target in &plan.targets {
+        let (mut drivers, mut images, mut warnings, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (target, (shared, taken)) in plan.targets.iter().zip(locks) {
             let open = target.spec.open_part(plan.part, plan.is_one_file(), &needs, Arc::clone(&regions))?;
+            if !open.driver.path().share_locks(&shared)? {
+                kept.extend(taken);
+            }
             images.extend(images_of(&plan.name, target, open.driver.as_ref()));
             drivers.push(open.driver);
             add_new(&mut warnings, open.warnings);
@@ -111,7 +118,7 @@ impl OpenDisk {
             }
         };
         served.set_hold_on_enospc(plan.on_enospc == OnEnospc::Stop);
-        let closing = Closing(Mutex::new(Some(served.keep(locks))));
+        let closing = Closing(Mutex::new(Some(served.keep(kept))));
         Ok((OpenDisk { served, settings: plan.settings.clone(), images, closing }, warnings))
     }
 

@@ -12,7 +12,7 @@ use crate::disk::IoPath;
 use crate::disk::limit_hw_queues;
 use crate::driver::{Connections, FailureReport, HostDriver, PathMessage};
 use crate::error::{Error, Result};
-use crate::image_lock::ImageLocks;
+use crate::image_lock::ImageLock;
 use crate::mem::{Region, Regions};
 use crate::net::owner::Owner;
 use crate::run::{Frozen, change_settings, drain, replace_settings, wait_ended};
@@ -74,8 +74,7 @@ pub struct ServedDisk {
 
 /// Resources that are released after the disk's drivers. Fields are dropped in this order.
 struct DiskResources {
-    /// Those of each member.
-    locks: Vec<Mutex<ImageLocks>>,
+    _locks: Vec<Arc<ImageLock>>,
     /// Nothing is sent; dropping it disconnects the receiver.
     _gone: Sender<()>,
 }
@@ -174,24 +173,16 @@ impl ServedDisk {
         })
     }
 
-    /// Keeps the locks of the disk's images until its last owner drops it. The returned receiver disconnects when the disk is gone: its
+    /// Keeps locks of the disk's images until its last owner drops it. The returned receiver disconnects when the disk is gone: its
     /// drivers are closed then, and the locks are free.
     ///
     /// # Panics
     /// If it is called twice.
-    pub(super) fn keep(&self, locks: Vec<ImageLocks>) -> Receiver<()> {
+    pub(super) fn keep(&self, locks: Vec<Arc<ImageLock>>) -> Receiver<()> {
         let (gone, ends) = mpsc::channel();
-        let locks = locks.into_iter().map(Mutex::new).collect();
-        assert!(self.kept.set(DiskResources { locks, _gone: gone }).is_ok(), "disk '{}' has its locks", self.name);
+        let resources = DiskResources { _locks: locks, _gone: gone };
+        assert!(self.kept.set(resources).is_ok(), "disk '{}' has its locks", self.name);
         ends
-    }
-
-    /// Returns the locks of a member's images.
-    ///
-    /// # Panics
-    /// Before [`ServedDisk::keep`], or if there is no such member.
-    pub(super) fn image_locks(&self, member: usize) -> &Mutex<ImageLocks> {
-        &self.kept.get().expect("an open disk has its locks").locks[member]
     }
 
     /// Returns the devices of the disk: one, or those that it is striped over, in order.

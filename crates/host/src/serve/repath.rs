@@ -2,8 +2,8 @@
 //! Paths of an open multipath disk that are added and removed because its plan has changed.
 //!
 //! Guarantees: new paths are added first. If one of them cannot be, no path of its target is removed. The paths that the disk has then
-//! are returned, in the order in which they became paths, which is that of their numbers. A file or block device is locked before it
-//! becomes a path. Does not do: decide whether the disk can stay open (`reload` does).
+//! are returned, in the order in which they became paths, which is that of their numbers. Does not do: decide whether the disk can stay
+//! open (`reload` does), or lock images (each path does).
 
 use super::begin::{OpenDisk, images_of};
 use super::plan::{DiskPlan, TargetPlan};
@@ -11,7 +11,6 @@ use crate::driver::multipath::{MultipathTarget, PathTarget};
 use crate::driver::{CommandOutcome, PathCommand};
 use crate::error::{Error, Result};
 use crate::target::{TargetSpec, TargetWarning, add_new};
-use std::path::Path;
 
 /// What a change of paths did.
 pub(super) struct Repathed {
@@ -36,7 +35,7 @@ impl OpenDisk {
             };
             let mut paths = was.paths.clone();
             let both = (was.as_ref(), wanted.as_ref());
-            let changed = self.change_paths(at, both, &mut paths, !new.read_only, by_force, &mut all);
+            let changed = self.change_paths(at, both, &mut paths, by_force, &mut all);
             all.failed.extend(changed.err());
             if !wanted.has_paths(&paths) {
                 let is = was.with_paths(paths);
@@ -55,19 +54,14 @@ impl OpenDisk {
         member: usize,
         (was, wanted): (&MultipathTarget, &MultipathTarget),
         paths: &mut Vec<PathTarget>,
-        write: bool,
         by_force: bool,
         all: &mut Repathed,
     ) -> Result<()> {
         let Some(difference) = was.path_difference(wanted) else { return Ok(()) };
         let name = self.served.member_name(member);
         for path in difference.added {
-            let locks = self.served.image_locks(member);
-            let lock = |file: &Path| locks.lock().lock_new(file, write).transpose();
-            let new = path.spec.files().into_iter().filter_map(lock).collect::<Result<Vec<_>>>()?;
             let command = PathCommand::AddPath { name: path.name.clone(), target: path.text.clone(), prio: path.prio };
             let CommandOutcome { done, warnings } = self.served.members()[member].driver.path().command(&command)?;
-            locks.lock().keep(new);
             all.done.push(format!("disk '{name}': {done}"));
             add_new(&mut all.warnings, warnings.iter().map(TargetWarning::new));
             paths.push(path);

@@ -34,6 +34,7 @@ mod kernel_settings;
 mod moving;
 mod multipath;
 mod multipath_alua;
+mod multipath_locks;
 mod multipath_manual;
 mod multipath_nbd;
 mod multipath_resize;

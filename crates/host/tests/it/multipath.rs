@@ -6,17 +6,16 @@ use crate::common;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
-use blk::multipath::{GroupState, PathArgs};
+use blk::multipath::GroupState;
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::iscsi::Tgt;
-use common::paths::{active, add, open_disk, remove};
+use common::paths::{active, add, file_path, open_disk, remove};
 use common::peers::Peer;
 use common::proxy::Proxy;
 use common::{DriverFixture, TempFile, until};
 use host::driver::HostDriver;
-use host::driver::file::{File, FileOptions};
-use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
+use host::driver::multipath::{Multipath, MultipathOptions, PathGroupingPolicy};
 use host::mem::Regions;
 use host::target::{Needs, TargetSpec, TargetWarning};
 use sim::rng::Rng;
@@ -24,25 +23,6 @@ use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 const LONG: StdDuration = StdDuration::from_secs(300);
-
-fn file_path(name: &str, path: &std::path::Path, regions: &Arc<Regions>) -> Path {
-    let (path, regions) = (path.to_owned(), regions.clone());
-    let open = move |regions: Arc<Regions>| {
-        let options = FileOptions { direct: false, ..FileOptions::default() };
-        Ok(Arc::new(File::open(&path, &options, regions)?.0) as Arc<dyn HostDriver>)
-    };
-    Path {
-        name: name.into(),
-        prio: 1,
-        args: PathArgs::default(),
-        open: Box::new({
-            let open = open.clone();
-            move || open(regions.clone())
-        }),
-        probe: Some(Box::new(open)),
-        checker: PathChecker::Directio,
-    }
-}
 
 fn quick() -> MultipathOptions {
     MultipathOptions {

@@ -78,7 +78,7 @@ impl Multipath {
 impl Core {
     /// Opens a path, and adds it if it fits the disk.
     fn open_and_add(&self, new: Path) -> Result<Arc<Watched>> {
-        let Path { name, prio, args, open, probe, checker } = new;
+        let Path { name, prio, args, open, probe, checker, images } = new;
         let about = format!("path {name}");
         let within = |e: Error| e.within(&about);
         let inner = open().map_err(within)?;
@@ -99,8 +99,11 @@ impl Core {
         let access = inner.scsi().access();
         let prio = first_prio(&self.options, prio, access.as_ref());
         let number = paths.iter().map(|p| p.driver.number + 1).max().unwrap_or(0);
-        let driver = PathDriver::new(number, name.clone(), Some(inner), common, Arc::clone(&self.hctx_waits));
-        let driver = Arc::new(driver);
+        let waits = Arc::clone(&self.hctx_waits);
+        let driver = Arc::new(PathDriver::new(number, name.clone(), images, Some(inner), common, waits));
+        if let Some(locks) = self.locks.get() {
+            driver.lock_images(locks).map_err(within)?;
+        }
         // Start the driver here: it may log in, and that must not delay the regrouping of other paths. Starting it again later costs
         // nothing.
         if let Some((nr_hw_queues, depth)) = paths.first().and_then(|p| p.driver.started()) {

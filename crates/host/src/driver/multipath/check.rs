@@ -139,6 +139,7 @@ impl Checker {
     fn try_check(&mut self, core: &Core, path: &Watched) -> Result<(), CheckFailure> {
         if path.driver.inner().is_none() || !path.driver.is_usable() {
             let (driver, open, signals) = (Arc::clone(&path.driver), Arc::clone(&path.open), Arc::clone(&core.signals));
+            let locks = Arc::clone(&core.locks);
             apart(
                 || core.ends(path),
                 move || {
@@ -146,7 +147,11 @@ impl Checker {
                         None => Some(open().map_err(|e| e.to_string())?),
                         Some(_) => None,
                     };
-                    if signals.is_over() { Err("its disk is being closed".into()) } else { driver.revive(inner) }
+                    if signals.is_over() {
+                        return Err("its disk is being closed".into());
+                    }
+                    // Looked up after the path was opened: see `share_locks`.
+                    driver.revive(inner, locks.get().map(Arc::as_ref))
                 },
             )?;
         }

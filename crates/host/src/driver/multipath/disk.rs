@@ -21,6 +21,7 @@ use crate::driver::target::TargetWarning;
 use crate::driver::topology::Topology;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
+use crate::image_lock::SharedLocks;
 use crate::mem::Regions;
 use crate::topology as machine;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
@@ -36,8 +37,9 @@ use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeMap;
 use std::ops::Add;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Makes a path's driver; called again if the path could not be reached.
 pub type Opener = Box<dyn Fn() -> Result<Arc<dyn HostDriver>> + Send + Sync>;
@@ -66,6 +68,8 @@ pub struct Path {
     pub probe: Option<Prober>,
     /// How it is checked; [`PathChecker::Auto`] is not a separate checker here.
     pub checker: PathChecker,
+    /// The files and block devices that it leads to, which [`DevicePath::share_locks`] locks.
+    pub images: Vec<PathBuf>,
 }
 
 /// The multipath driver: a disk with several paths.
@@ -112,6 +116,8 @@ pub(super) struct Core {
     pub(super) listing: Mutex<()>,
     /// Held while a target activates a port group, by the group's number.
     pub(super) orders: Mutex<BTreeMap<u16, Arc<Mutex<()>>>>,
+    /// Where paths lock their images; empty: they do not.
+    pub(super) locks: Arc<OnceLock<Arc<SharedLocks>>>,
 }
 
 /// A path, and how it is checked.
@@ -348,9 +354,9 @@ impl Core {
             let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
             for number in members {
                 let Some((path, inner)) = paths[*number].take() else { continue };
-                let Path { name, prio: _, args, open, probe, checker } = path;
-                let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&hctx_waits));
-                let driver = Arc::new(driver);
+                let Path { name, prio: _, args, open, probe, checker, images } = path;
+                let (common, waits) = (common.clone(), Arc::clone(&hctx_waits));
+                let driver = Arc::new(PathDriver::new(*number, name.clone(), images, inner, common, waits));
                 new.paths.push(NewPath { name, driver: driver.clone(), args });
                 watched.push((*number, driver, open, probe, checker));
             }
@@ -387,6 +393,7 @@ impl Core {
             sorting: Mutex::new(()),
             listing: Mutex::new(()),
             orders: Mutex::default(),
+            locks: Arc::default(),
         })
     }
 
@@ -597,6 +604,18 @@ impl DevicePath for Multipath {
 
     fn names(&self) -> Option<DiskNames> {
         self.core.inners().find_map(|(_, d)| d.path().names())
+    }
+
+    fn share_locks(&self, locks: &Arc<SharedLocks>) -> Result<bool> {
+        // First: a path that appears during this call either finds them, or existed before and is locked below.
+        self.core.locks.get_or_init(|| Arc::clone(locks));
+        for path in self.core.paths.present() {
+            match path.driver.lock_images(locks) {
+                Err(e) if e.kind() == ErrorKind::NotFound && path.driver.inner().is_none() => {}
+                locked => locked?,
+            }
+        }
+        Ok(true)
     }
 
     fn command(&self, command: &PathCommand) -> Result<CommandOutcome> {

@@ -4,18 +4,22 @@
 //! Guarantees: a path whose driver is missing, was not started, or leads to another disk carries no requests. It fails each
 //! with a path error, so that another path retries it. A driver is admitted only if its size, blocks, limits and identity
 //! match the disk's. Its size may be larger if it has an identity; it then adopts the disk's.
-//! A disk starts if one of its paths does. A path that is closed drops its driver, once no thread is inside it.
+//! A disk starts if one of its paths does. A path that is closed drops its driver, once no thread is inside it. If its disk locks its
+//! images, they are locked before the path carries requests, until its driver has been dropped.
 //! Does not check whether the path works (`check`), and does not decide when it is reinstated (`watch`).
 
 use super::hctx_waits::HctxWaits;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::per_hctx::PerHctx;
+use crate::error::Error;
+use crate::image_lock::{ImageLock, SharedLocks};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -103,6 +107,10 @@ pub(super) struct PathDriver {
     /// Checks that passed.
     pub(super) passes: AtomicU64,
     queues: PerHctx<PathQueue>,
+    /// The files and block devices that it leads to.
+    images: Vec<PathBuf>,
+    /// The locks on them. Last, so that they are dropped after all references to the driver.
+    locks: Mutex<Vec<Arc<ImageLock>>>,
 }
 
 /// The driver of a path.
@@ -125,6 +133,7 @@ impl PathDriver {
     pub(super) fn new(
         number: usize,
         name: String,
+        images: Vec<PathBuf>,
         inner: Option<Arc<dyn HostDriver>>,
         common: Common,
         hctx_waits: Arc<PerHctx<HctxWaits>>,
@@ -144,7 +153,23 @@ impl PathDriver {
             trouble: Mutex::new(None),
             passes: AtomicU64::new(0),
             queues: PerHctx::new(),
+            images,
+            locks: Mutex::default(),
         }
+    }
+
+    /// Locks the path's images until it is closed.
+    ///
+    /// # Errors
+    /// Those of [`SharedLocks::lock`].
+    pub(super) fn lock_images(&self, locks: &SharedLocks) -> Result<(), Error> {
+        let taken = self.take_locks(locks)?;
+        *self.locks.lock() = taken;
+        Ok(())
+    }
+
+    fn take_locks(&self, locks: &SharedLocks) -> Result<Vec<Arc<ImageLock>>, Error> {
+        self.images.iter().map(|image| locks.lock(image)).collect()
     }
 
     /// Returns the path's driver, for anything but requests.
@@ -225,13 +250,20 @@ impl PathDriver {
         }
         // The last reference, unless a check is in progress: its connections end here.
         drop(driver);
+        self.locks.lock().clear();
     }
 
-    /// Starts a path that could not be started or opened; `driver`: its driver, if it has none.
+    /// Starts a path that could not be started or opened; `driver`: its driver, if it has none. Its images are locked in `locks`.
     ///
     /// # Errors
-    /// Why the path cannot be started.
-    pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
+    /// Why the path cannot be started, or its images cannot be locked.
+    pub(super) fn revive(
+        &self,
+        driver: Option<Arc<dyn HostDriver>>,
+        locks: Option<&SharedLocks>,
+    ) -> Result<(), String> {
+        let taken = locks.filter(|_| driver.is_some()).map(|locks| self.take_locks(locks)).transpose();
+        let taken = taken.map_err(|e| e.to_string())?;
         // Held to the end, so that the number of hardware queues stays the one that is compared here.
         let started = self.started.lock();
         if let Some(driver) = driver {
@@ -251,6 +283,9 @@ impl PathDriver {
             let mut inner = self.inner.lock();
             if inner.is_closed {
                 return Err("was removed".into());
+            }
+            if let Some(taken) = taken {
+                *self.locks.lock() = taken;
             }
             inner.driver.get_or_insert(driver);
         }

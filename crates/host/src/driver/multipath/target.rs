@@ -423,6 +423,7 @@ impl MultipathTarget {
                 open,
                 probe: Some(prober(path.spec.clone(), needs)),
                 checker: checker(self.options.path_checker, &path.spec),
+                images: path.spec.files().into_iter().map(std::path::Path::to_path_buf).collect(),
             }
         };
         Ok(self.paths.iter().map(path).collect())

@@ -244,6 +244,8 @@ impl Drop for Watcher {
         self.core.signals.end();
         self.core.paths.each(|path| event::signal(&path.stop));
         self.threads.get_mut().drain(..).for_each(join);
+        // A thread that still opens a path has a reference to it, and must not keep its image locked.
+        self.core.paths.each(|path| path.driver.close());
     }
 }
 

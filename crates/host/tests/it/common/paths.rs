@@ -2,7 +2,9 @@
 //! A disk of several paths, with access to its multipath driver.
 
 use super::DriverFixture;
-use host::driver::multipath::Multipath;
+use blk::multipath::PathArgs;
+use host::driver::file::{File, FileOptions};
+use host::driver::multipath::{Multipath, Path, PathChecker};
 use host::driver::{HostDriver, PathCommand};
 use host::mem::Regions;
 use host::secrets::Unmasked;
@@ -11,6 +13,27 @@ use std::sync::Arc;
 
 pub fn active(disk: &Multipath) -> usize {
     disk.status().groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count()
+}
+
+/// Returns a path to a file. It locks nothing.
+pub fn file_path(name: &str, path: &std::path::Path, regions: &Arc<Regions>) -> Path {
+    let (path, regions) = (path.to_owned(), regions.clone());
+    let open = move |regions: Arc<Regions>| {
+        let options = FileOptions { direct: false, ..FileOptions::default() };
+        Ok(Arc::new(File::open(&path, &options, regions)?.0) as Arc<dyn HostDriver>)
+    };
+    Path {
+        name: name.into(),
+        prio: 1,
+        args: PathArgs::default(),
+        open: Box::new({
+            let open = open.clone();
+            move || open(regions.clone())
+        }),
+        probe: Some(Box::new(open)),
+        checker: PathChecker::Directio,
+        images: Vec::new(),
+    }
 }
 
 /// Opens a disk of these targets. Returns its fixture and its multipath driver.
