@@ -247,12 +247,12 @@ mod tests {
         let alua = parse("prio=alua:iscsi://a/iqn.2026-11.x:y/1").unwrap();
         assert!(said(alua.with_path("iscsi://b/iqn.2026-11.x:y/1", Some(5))).contains("prio=alua"));
         // Cause: these priorities were written into the target. Effect: ALUA was off when the disk was opened again. Fix: a refusal.
-        for by in ["conf=/x", "detect_prio=yes"] {
+        for (by, named) in [("conf=/x", "conf"), ("detect_prio=yes", "detect_prio=yes")] {
             let add = |options: &str, prio: Option<u32>| {
                 let one = parse(&format!("{options}:iscsi://a/iqn.2026-11.x:y/1")).unwrap();
                 one.with_path("iscsi://b/iqn.2026-11.x:y/1", prio)
             };
-            assert!(said(add(by, Some(5))).contains(&format!("prio=5: is not possible with {by}, ")));
+            assert!(said(add(by, Some(5))).contains(&format!("prio=5: is not possible with {named}, ")));
             assert!(!add(by, None).unwrap().is_given("prio"));
             let fixed = add(&format!("prio=7,{by}"), Some(5)).unwrap();
             assert_eq!(fixed.paths.iter().map(|p| p.prio).collect::<Vec<_>>(), [7, 5]);
