@@ -3,7 +3,8 @@
 
 use crate::common;
 
-use blk::bio::{Bio, OpFlags};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::paths::{active, add, open_disk, remove};
 use common::peers::Peer;
@@ -147,10 +148,14 @@ fn writes_over_several_servers_carry_fua() {
         assert_eq!(fixture.write(sector, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
     fixture.write_zeroes_all(64);
+    let discard = Bio { op: Op::Discard, ..Bio::read(Sector(0), 64, DataRef::NONE) };
+    assert_eq!(fixture.io(discard), BlkStatus::Ok);
     assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok);
-    for log in &logs {
-        let text = std::fs::read_to_string(&log.0).unwrap();
-        let mut writes = text.lines().filter(|line| line.contains(" Write ") || line.contains(" Zero ")).peekable();
+    let texts = logs.each_ref().map(|log| std::fs::read_to_string(&log.0).unwrap());
+    assert!(texts.iter().any(|text| text.contains(" Trim ")), "{texts:?}");
+    for text in texts {
+        let is_change = |line: &&str| [" Write ", " Zero ", " Trim "].iter().any(|op| line.contains(op));
+        let mut writes = text.lines().filter(is_change).peekable();
         assert!(writes.peek().is_some() && writes.all(|line| line.contains(" fua=1")), "{text}");
         assert!(!text.contains(" Flush "), "{text}");
     }

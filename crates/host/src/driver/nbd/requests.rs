@@ -146,11 +146,11 @@ impl Requests {
             // Only the server knows whether zeroing is fast there.
             return Err(BlkStatus::NotSupp);
         }
-        // A TRIM needs none: the blocks have no defined contents after it.
+        // A TRIM, too: one that a server carries out late would remove a newer write by another server.
         let is_durable = match rq.op() {
             Op::Write => write_through || rq.flags().contains(OpFlags::FUA),
-            Op::WriteZeroes => write_through,
-            Op::Read | Op::Flush | Op::Discard => false,
+            Op::WriteZeroes | Op::Discard => write_through,
+            Op::Read | Op::Flush => false,
         };
         slot.flags = if is_durable { command_flag::FUA } else { 0 };
         slot.flags |= if has(Op::WriteZeroes, OpFlags::NOUNMAP) { command_flag::NO_HOLE } else { 0 };
