@@ -10,7 +10,7 @@
 
 use super::edit::only_path;
 use super::groups::{self, Member};
-use super::path::PathDriver;
+use super::path::{PathDriver, lock_before_open};
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Multipath, Path, Warnings, Watched, first_prio, port_groups};
 use crate::driver::multipath::options::{NoPathRetry, Prioritizer};
@@ -81,6 +81,7 @@ impl Core {
         let Path { name, prio, args, open, probe, checker, images } = new;
         let about = format!("path {name}");
         let within = |e: Error| e.within(&about);
+        let _locks = lock_before_open(&self.locks, &images).map_err(within)?;
         let inner = open().map_err(within)?;
         let paths = self.in_order();
         let Some(common) = paths.first().map(|p| p.driver.common()) else {

@@ -143,10 +143,13 @@ impl Checker {
             apart(
                 || core.ends(path),
                 move || {
-                    let inner = match driver.inner() {
-                        None => Some(open().map_err(|e| e.to_string())?),
-                        Some(_) => None,
+                    let is_open = driver.inner().is_some();
+                    let _locks = if is_open {
+                        Vec::new()
+                    } else {
+                        driver.lock_before_open(&locks).map_err(|e| e.to_string())?
                     };
+                    let inner = if is_open { None } else { Some(open().map_err(|e| e.to_string())?) };
                     if signals.is_over() {
                         return Err("its disk is being closed".into());
                     }

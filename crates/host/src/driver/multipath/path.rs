@@ -11,7 +11,7 @@
 use super::hctx_waits::HctxWaits;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::per_hctx::PerHctx;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::image_lock::{ImageLock, SharedLocks};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};
@@ -19,9 +19,9 @@ use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The properties that all paths of a disk must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +129,22 @@ struct PathQueue {
     ends: AtomicU64,
 }
 
+/// Locks those of a path's images that exist, if the disk's images are locked. The path is opened only afterwards, because opening a device
+/// for writing has effects outside of this process: udev examines it when it is closed.
+///
+/// # Errors
+/// Those of [`SharedLocks::lock`].
+pub(super) fn lock_before_open(
+    locks: &OnceLock<Arc<SharedLocks>>,
+    images: &[PathBuf],
+) -> Result<Vec<Arc<ImageLock>>, Error> {
+    let images: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+    match locks.get().map_or(Ok(Vec::new()), |locks| locks.lock_present(&images)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        locked => locked,
+    }
+}
+
 impl PathDriver {
     pub(super) fn new(
         number: usize,
@@ -166,6 +182,11 @@ impl PathDriver {
         let taken = self.take_locks(locks)?;
         *self.locks.lock() = taken;
         Ok(())
+    }
+
+    /// See [`lock_before_open`].
+    pub(super) fn lock_before_open(&self, locks: &OnceLock<Arc<SharedLocks>>) -> Result<Vec<Arc<ImageLock>>, Error> {
+        lock_before_open(locks, &self.images)
     }
 
     fn take_locks(&self, locks: &SharedLocks) -> Result<Vec<Arc<ImageLock>>, Error> {
@@ -248,7 +269,7 @@ impl PathDriver {
         for queue in self.queues.iter() {
             *queue.driver.write() = None;
         }
-        // The last reference, unless a check is in progress: its connections end here.
+        // The last reference, unless a report of the disk's state has another for a moment. Its connections end here.
         drop(driver);
         self.locks.lock().clear();
     }
