@@ -12,6 +12,7 @@ use super::watch::WatchSignals;
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};
 use crate::driver::scsi::RawCommand;
+use crate::panics;
 use blk::id::HctxId;
 use blk::multipath::{Handler, PathId, PgInit};
 use blk::scsi::alua::{self, TRANSITION_LOOK};
@@ -42,9 +43,13 @@ impl Handler for AluaHandler {
 
 /// Activates paths when they are due, until the disk ends and the activations in progress have completed.
 pub(super) fn run(core: &Core) {
+    // Requests may wait for an activation.
+    const KIND: &str = "thread that activates paths";
+    panics::end_process(KIND);
     std::thread::scope(|s| {
         while let Some(id) = core.signals.next_wish() {
             s.spawn(move || {
+                panics::end_process(KIND);
                 let path = {
                     // A path that is being added may be known to the disk only.
                     let _listed = core.listing.lock();

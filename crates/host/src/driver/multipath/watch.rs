@@ -17,6 +17,7 @@ use crate::driver::multipath::disk::{Core, Watched};
 use crate::driver::multipath::options::{Failback, HardwareHandler};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
+use crate::panics;
 use blk::multipath::{GroupStatus, PathEvent, PathId};
 use blk::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
@@ -250,6 +251,8 @@ impl Drop for Watcher {
 }
 
 fn run(core: &Core, path: &Watched) {
+    // Only a check brings a failed path back, and requests may wait for one.
+    panics::end_process("thread that checks a path");
     let shortest = core.options.polling_interval;
     let mut checker = Checker::new(path);
     let mut interval = shortest;
