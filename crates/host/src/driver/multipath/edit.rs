@@ -67,10 +67,6 @@ impl MultipathTarget {
         if self.paths.iter().any(|p| p.name == *name) {
             return refused(format!("path {name}: is a path of this disk already"));
         }
-        let of = device(&new.spec);
-        if let Some(same) = self.paths.iter().find(|p| of.is_some() && device(&p.spec) == of) {
-            return refused(format!("path {name}: is a path of this disk already, under the name {}", same.name));
-        }
         if self.paths.len() >= MAX_PATHS {
             return refused(format!("path {name}: the disk has {MAX_PATHS} paths already, which is the maximum"));
         }
