@@ -171,7 +171,7 @@ impl Rbd {
         }
         let bytes = self.first.size().map_err(within)?;
         if let Some(fault) = fault_of_size(bytes) {
-            return Err(within(Error::usage(format!("it {fault} now: the disk keeps its size"))));
+            return Err(within(Error::usage(format!("it now {fault}: the disk keeps its size"))));
         }
         check_shrink(self.capacity().0 << SECTOR_SHIFT, bytes, shrink)?;
         Ok(bytes)
@@ -183,7 +183,7 @@ fn fault_of_size(bytes: u64) -> Option<String> {
     match bytes {
         0 => Some("is empty".into()),
         _ if !bytes.is_multiple_of(u64::from(SECTOR_SIZE)) => {
-            Some(format!("has {bytes} bytes, which is not whole sectors of {SECTOR_SIZE},"))
+            Some(format!("has {bytes} bytes, which is not whole sectors of {SECTOR_SIZE}"))
         }
         _ => None,
     }

@@ -160,7 +160,7 @@ fn check_password(rest: &str, query: &str) -> std::result::Result<(), String> {
     let sign = match password {
         Some(password) if password.contains('/') => '/',
         None if rest.contains('%') && !rest.contains('@') && query.contains('@') => '?',
-        _ if query.split(['&', ';']).any(|item| item.contains('@') && !is_option(item)) => '?',
+        _ if rest.contains('%') && query.split(['&', ';']).any(|item| item.contains('@') && !is_option(item)) => '?',
         _ => return Ok(()),
     };
     Err(format!("a password with '{sign}' is not possible in a URL: set LIBISCSI_CHAP_PASSWORD"))
