@@ -64,7 +64,7 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         reports.push(fuzz.end());
         reports.push(step("clippy", || run_counted(&mut clippy(project))));
         reports.push(loom.end());
-        // It packs most of the time, with one thread. Not earlier, because it links mqblk, which tests use, once more.
+        // It packs and waits most of the time. Not earlier, because it links mqblk, which tests use, once more.
         let mut dist = xtask(project, "dist");
         dist.args(["--check", "--profile", "dev"]);
         let installation = BackgroundStep::start("installation", dist);

@@ -2,8 +2,8 @@
 //! `cargo xtask fuzz`: runs the targets of coverage-guided fuzzing (`fuzz/`) with libFuzzer, each for a given time, or in CI with a fixed
 //! number of inputs.
 //!
-//! Guarantees: each target begins with its [`seeds`], and with what earlier runs have found. With `--fixed`, it begins with its seeds alone,
-//! in the order of their names, and makes the same inputs in each run, as long as the code and the compilers are the same. An input that
+//! Guarantees: each target begins with its [`seeds`], and with what earlier runs have found. With `--fixed`, it begins with a sorted list of
+//! its seeds alone, and makes the same inputs in each run, as long as the code and the compilers are the same. An input that
 //! breaks a target is kept, and the command that repeats it is printed. A target that has run nothing counts as failed. As many targets
 //! run at once as there are CPUs.
 //! Does not: find errors of memory that cause no panic (`cargo xtask sanitize` does that for the unsafe code).

@@ -137,7 +137,8 @@ pub fn debug_program(project: &Project, name: &str) -> Result<PathBuf, String> {
     if !status.success() {
         return Err(format!("{name} does not build"));
     }
-    Ok(project.target_directory.join("debug").join(name))
+    let path = project.target_directory.join("debug").join(name);
+    if path.exists() { Ok(path) } else { Err(format!("{} was not built with the tests", path.display())) }
 }
 
 #[cfg(test)]
