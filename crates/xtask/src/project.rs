@@ -131,7 +131,7 @@ fn clean(mut command: Command) -> Command {
 pub fn debug_program(project: &Project, name: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
     command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run"]);
-    command.args(["it", "cases", "fio"].iter().flat_map(|test| ["--test", test]));
+    command.args(["it", "fio"].iter().flat_map(|test| ["--test", test]));
     // Cargo prints what it built on standard error.
     let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !status.success() {

@@ -161,6 +161,12 @@ impl KernelDevice {
     }
 }
 
+/// Returns the number of the block device that a path leads to; `None`: it leads to none.
+pub(crate) fn device_number(path: &Path) -> Option<u64> {
+    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
+    Some(meta.rdev())
+}
+
 /// A file's one line; `None` when it is not there, cannot be read, or is empty.
 pub(crate) fn attribute(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;

@@ -5,11 +5,11 @@
 //! opener; a mount in another namespace is one. While a [`Claim`] lives no process can mount the device. Does not: find openers
 //! without O_EXCL, for that excludes nothing.
 
-use super::device::KernelDevice;
+use super::device::{KernelDevice, device_number};
 use crate::error::{Error, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ fn mounted(line: &str, rdev: u64) -> Option<String> {
 }
 
 fn is_device(path: &str, rdev: u64) -> bool {
-    fs::metadata(path.replace("\\040", " ")).is_ok_and(|m| m.file_type().is_block_device() && m.rdev() == rdev)
+    device_number(Path::new(&path.replace("\\040", " "))) == Some(rdev)
 }
 
 /// A device that no other process can mount or put another device on while this lives.

@@ -18,7 +18,7 @@ mod sysfs;
 
 pub use counters::{Direction, DiskCounters};
 pub use device::KernelDevice;
-pub(crate) use device::attribute;
+pub(crate) use device::{attribute, device_number};
 pub use in_use::{Claim, SETTINGS_CHANGE, use_anyway, uses};
 pub use keep::{SettingsGuard, put_back_all, put_back_left, write_for_good};
 pub use settings::{Effect, NoEffect, Planned, plan};

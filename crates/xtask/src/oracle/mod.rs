@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::outcome::Outcome;
-use crate::project::{Project, debug_program};
+use crate::project::{Project, cargo};
 use crate::step::Counts;
 
 /// What to compare.
@@ -75,7 +75,7 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     if options.loop_device {
         return loop_device::run(project);
     }
-    let mut command = program(project)?;
+    let mut command = program(project);
     if let (Some(seed), Some(into)) = (options.generate, &options.into) {
         if let Some(scheduler) = &options.scheduler {
             command.args(["--scheduler", scheduler]);
@@ -109,15 +109,18 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
 /// # Errors
 /// The errors of [`run`].
 pub fn check(project: &Project) -> Result<(bool, Counts), String> {
-    Ok((judged(&mut program(project)?)? == Outcome::Passed, Counts::default()))
+    Ok((judged(&mut program(project))? == Outcome::Passed, Counts::default()))
 }
 
-fn program(project: &Project) -> Result<Command, String> {
-    debug_program(project, "mqblk-oracle").map(Command::new)
+fn program(project: &Project) -> Command {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--package", "mqblk-oracle", "--manifest-path"]);
+    command.arg(project.root.join("Cargo.toml")).arg("--");
+    command
 }
 
 fn judged(command: &mut Command) -> Result<Outcome, String> {
-    let status = command.status().map_err(|e| format!("cannot run the replay: {e}"))?;
+    let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
     match status.code() {
         Some(0) => Ok(Outcome::Passed),
         Some(1) => Ok(Outcome::Failed),

@@ -9,7 +9,7 @@
 //! Source: Documentation/ABI/stable/sysfs-block, drivers/scsi/scsi_sysfs.c (`wwid`), drivers/nvme/host/sysfs.c (`wwid`).
 
 use crate::kernel;
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -37,8 +37,8 @@ fn of_disk(device: &Path) -> Option<String> {
 
 /// Returns the WWID by which multipath identifies a block device; `None`: it is not a whole disk, or reports none.
 pub(in crate::driver) fn wwid(path: &Path) -> Option<String> {
-    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
-    let device = format!("/sys/dev/block/{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    let number = kernel::device_number(path)?;
+    let device = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
     wwid_of_disk(Path::new(&device))
 }
 
@@ -59,6 +59,7 @@ fn attribute(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn partitions_are_identified_by_wwid_and_number() {

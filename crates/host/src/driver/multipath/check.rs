@@ -143,13 +143,12 @@ impl Checker {
             apart(
                 || core.ends(path),
                 move || {
-                    let is_open = driver.inner().is_some();
-                    let _locks = if is_open {
-                        Vec::new()
+                    let (_locks, inner) = if driver.inner().is_none() {
+                        let locked = driver.lock_before_open(&locks).map_err(|e| e.to_string())?;
+                        (locked, Some(open().map_err(|e| e.to_string())?))
                     } else {
-                        driver.lock_before_open(&locks).map_err(|e| e.to_string())?
+                        (Vec::new(), None)
                     };
-                    let inner = if is_open { None } else { Some(open().map_err(|e| e.to_string())?) };
                     if signals.is_over() {
                         return Err("its disk is being closed".into());
                     }

@@ -7,11 +7,10 @@
 use super::options::{MAX_PRIO, Prioritizer};
 use super::target::{MultipathTarget, PathTarget};
 use crate::error::{Error, Result};
+use crate::kernel;
 use crate::secrets::Masked;
 use crate::target::TargetSpec;
 use blk::multipath::{MAX_PATHS, Selector};
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// How the paths of a target differ from those of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,8 +51,7 @@ fn is_same(a: &PathTarget, b: &PathTarget) -> bool {
 /// file may be different paths.
 fn device(spec: &TargetSpec) -> Option<u64> {
     let TargetSpec::File(path) = spec else { return None };
-    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
-    Some(meta.rdev())
+    kernel::device_number(path)
 }
 
 impl MultipathTarget {

@@ -7,7 +7,7 @@
 //! Source: block/bdev.c (`bd_mapping`), block/fops.c (`blkdev_fsync`).
 
 use crate::error::{Error, Result};
-use std::os::unix::fs::FileTypeExt;
+use crate::kernel;
 use std::path::Path;
 
 /// Checks the opened file or block device of one of several paths of a written disk. `is_direct` is that of its driver.
@@ -15,8 +15,7 @@ use std::path::Path;
 /// # Errors
 /// Usage: it is a block device that is used through the page cache.
 pub(super) fn check(path: &Path, is_direct: Option<bool>) -> Result<()> {
-    let is_device = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
-    check_kind(path, is_device, is_direct)
+    check_kind(path, kernel::device_number(path).is_some(), is_direct)
 }
 
 fn check_kind(path: &Path, is_device: bool, is_direct: Option<bool>) -> Result<()> {
