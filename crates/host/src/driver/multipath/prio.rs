@@ -148,8 +148,9 @@ impl Core {
 
     /// Switches to the best group, after regrouping by the present priorities.
     pub(super) fn fail_back(&self) {
+        // One at a time: otherwise a checker could switch to the group that was the best before another path came back.
+        let _one = self.sorting.lock();
         if self.options.prio != Prioritizer::Const {
-            let _one = self.sorting.lock();
             self.sort(true, None);
         }
         if let Some(group) = self.better() {
