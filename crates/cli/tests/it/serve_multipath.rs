@@ -131,7 +131,7 @@ fn states_of_paths_are_in_the_log_with_their_reasons() {
             }
         }
     };
-    tgtd.admin("--op delete --mode logicalunit --tid 1 --lun 1");
+    tgtd.delete_lun(1);
     // The paths fail with a read, also if no check has passed yet. The client does not wait for its answer.
     let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
     let read = format!("import nbd\nh = nbd.NBD()\nh.connect_uri('{uri}')\nh.aio_pread(nbd.Buffer(4096), 0)\n");

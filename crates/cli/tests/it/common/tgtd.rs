@@ -36,7 +36,6 @@ impl Tgtd {
     }
 
     /// Returns the URL of a LUN, as a target of mqblk.
-    #[allow(dead_code, reason = "not every test needs it")]
     pub fn url(&self, lun: u32) -> String {
         format!("iscsi://127.0.0.1:{}/{}/{lun}", self.port, self.iqn)
     }
@@ -74,6 +73,15 @@ impl Tgtd {
     /// Runs tgtadm with these arguments.
     pub fn admin(&self, arguments: &str) {
         assert!(self.try_admin(arguments), "tgtadm {arguments}");
+    }
+
+    /// Deletes a LUN. tgtd rejects this while a command of the LUN is in flight, so it is tried again until it succeeds.
+    pub fn delete_lun(&self, lun: u32) {
+        let arguments = format!("--op delete --mode logicalunit --tid 1 --lun {lun}");
+        let began = Instant::now();
+        while !self.try_admin(&arguments) {
+            assert!(began.elapsed() < LONG, "tgtadm {arguments}");
+        }
     }
 }
 
