@@ -9,13 +9,12 @@ use crate::common;
 use crate::serve_metrics;
 
 use certificates::{Authority, NOW};
-use common::Dir;
+use common::{Dir, LONG};
 use serde_json::Value;
 use serve_metrics::{get, parse, parse_series};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use vuclient::raw::message::{feature, protocol};
 use vuclient::raw::{Format, Notify, Raw, block};
 
@@ -40,7 +39,7 @@ fn page() -> Page {
     let mut guest = Raw::ready(socket.to_str().unwrap(), feature::VERSION_1, protocol::REPLY_ACK).unwrap();
     guest.start(0, 64, Format::Split, Notify::Both).unwrap();
     let serial = guest.block(block::GET_ID, 0, 20).unwrap();
-    assert_eq!(guest.execute(0, &serial, Duration::from_secs(300)).unwrap().0, block::OK);
+    assert_eq!(guest.execute(0, &serial, LONG).unwrap().0, block::OK);
     let url = daemon.seen().lines().find_map(|l| l.split("metrics at http://").nth(1)).unwrap();
     let samples = parse(&get(url.strip_suffix("/metrics").unwrap()));
     let mut page = Page::new();

@@ -10,14 +10,12 @@
 use crate::common;
 use crate::machine;
 
-use common::{Dir, Started};
+use common::{Dir, Started, until};
 use machine::{Guest, Machine};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 const IMAGE_BYTES: u64 = 160 << 20;
 
@@ -108,7 +106,7 @@ fn run(case: Case) {
         Work::Migrate => {
             assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen());
             let there = start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
-            wait_for_socket(&dir.path("migration.sock"));
+            until("the other QEMU listens", || dir.path("migration.sock").exists());
             let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
             monitor.write_all(b"migrate_set_parameter max-bandwidth 10G\nmigrate -d unix:migration.sock\n").unwrap();
             source = Some((std::mem::replace(&mut guest, there), monitor));
@@ -127,15 +125,6 @@ fn run(case: Case) {
     let done = server.ends();
     assert!(!done.err.contains("was dropped"), "{case:?}\n{}", done.err);
     done.exits(0);
-}
-
-/// Waits until a process listens.
-fn wait_for_socket(path: &Path) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !path.exists() {
-        assert!(Instant::now() < end, "no {}", path.display());
-        std::thread::yield_now();
-    }
 }
 
 /// Whether all combinations are requested.

@@ -4,7 +4,7 @@
 use crate::common;
 
 use blk::settings::SETTINGS;
-use common::Dir;
+use common::{Dir, PROGRAM_POLL};
 
 #[test]
 fn a_stack_is_described_without_a_run() {
@@ -101,7 +101,7 @@ fn ask_until(dir: &Dir, args: &[&str], want: impl Fn(&str) -> bool) -> String {
             return out;
         }
         assert!(began.elapsed().as_secs() < 60, "{args:?}: {status}\n{out}\n{err}");
-        std::thread::yield_now();
+        std::thread::sleep(PROGRAM_POLL);
     }
 }
 

@@ -6,12 +6,12 @@
 
 use crate::common;
 
-use common::{Dir, Done, Started, number};
+use common::{Dir, Done, LONG, POLL, Started, number};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A loop device over a file of zeroes. It starts with default settings and is detached at the end of the test.
 struct Loop {
@@ -107,8 +107,8 @@ impl Loop {
     fn waits_for(&self, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", self.settings());
-            std::thread::yield_now();
+            assert!(begun.elapsed() < LONG, "{:?}", self.settings());
+            std::thread::sleep(POLL);
         }
     }
 }

@@ -5,13 +5,11 @@ use crate::certificates;
 use crate::common;
 
 use certificates::{Authority, NOW};
-use common::Dir;
+use common::{Dir, LONG, POLL, until};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(300);
+use std::time::Instant;
 
 /// nbdkit with a file of the test's directory, at `up.sock` in that directory.
 struct Nbdkit(Child);
@@ -23,11 +21,7 @@ impl Nbdkit {
         command.args(["--foreground", "--unix", "up.sock"]).args(more).current_dir(dir.as_path());
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let nbdkit = Nbdkit(child);
-        let began = Instant::now();
-        while UnixStream::connect(dir.path("up.sock")).is_err() {
-            assert!(began.elapsed() < LONG, "nbdkit does not listen");
-            std::thread::yield_now();
-        }
+        until("nbdkit listens", || UnixStream::connect(dir.path("up.sock")).is_ok());
         nbdkit
     }
 }
@@ -121,7 +115,7 @@ fn a_served_server_may_die() {
         let changed = || std::fs::metadata(dir.path("disk.img")).unwrap().modified().unwrap();
         let before = changed();
         while changed() == before && fio.try_wait().unwrap().is_none() && began.elapsed() < LONG {
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         drop(nbdkit.take());
         nbdkit = Some(Nbdkit::start(&dir, &file));
@@ -175,10 +169,7 @@ fn a_run_says_why_its_io_failed() {
     dir.file("a.fio", "[a]\nrw=randwrite\nbs=4k\nsize=4m\niodepth=16\ntime_based\nruntime=60\n");
     let mut run = dir.command(&["run", "a.fio", "--target", UP]);
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let began = Instant::now();
-    while std::fs::read(dir.path("disk.img")).unwrap().iter().all(|b| *b == 0) {
-        assert!(began.elapsed() < LONG, "nothing is written");
-    }
+    until("data is written", || std::fs::read(dir.path("disk.img")).unwrap().iter().any(|b| *b != 0));
     drop(nbdkit);
     let done = common::Done::of(run.wait_with_output().unwrap(), &["run"]);
     assert_ne!(done.status, 0);

@@ -4,14 +4,13 @@
 
 use crate::common;
 
-use common::{Dir, Done};
+use common::{Dir, Done, until_reported};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 
@@ -255,9 +254,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     );
     drop(socket);
     // A child process that another test has just forked has a copy of the socket until exec.
-    let until = Instant::now() + Duration::from_secs(60);
-    while dry_run(&dir, &["disk.img"]).status != 0 && Instant::now() < until {}
-    dry_run(&dir, &["disk.img"]).exits(0);
+    until_reported("the socket is free", || dry_run(&dir, &["disk.img"]).status == 0);
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap();
     dir.file("tcp.toml", &format!("[[disk]]\ntarget=\"disk.img\"\n[[export]]\ntype=\"nbd\"\nlisten=\"{address}\"\n"));

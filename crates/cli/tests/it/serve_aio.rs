@@ -5,11 +5,10 @@
 use crate::common;
 use crate::serve_geometry::survive_kills;
 
-use common::{Dir, Done, Started};
+use common::{Dir, Done, Started, until};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 const WRAPPER: &str = "without_io_uring.py";
 const WARNING: &str =
@@ -99,20 +98,12 @@ fn threads_can_be_chosen() {
     dir.file("c.toml", &config("aio = \"threads\""));
     let daemon = dir.start(&["serve", "c.toml", "--control", "ctl.sock"], "serving on");
     assert_eq!(aio(&list(&dir, &["--json"]).json()), ["threads"; 2]);
-    // The threads of a disk end with it.
-    let until = Instant::now() + Duration::from_secs(300);
-    let wait_for = |enough: &dyn Fn(usize) -> bool| {
-        while !enough(threads(&daemon)) {
-            assert!(Instant::now() < until, "{} threads", threads(&daemon));
-            std::thread::yield_now();
-        }
-    };
     // A thread names itself, which may be after the daemon is ready.
-    wait_for(&|n| n >= 2);
+    until("each disk has a thread", || threads(&daemon) >= 2);
     for disk in ["a", "b"] {
         dir.mqblk(&["ctl", "--control", "ctl.sock", "remove", "--force", disk]).exits(0);
     }
-    wait_for(&|n| n == 0);
+    until("the threads of a disk end with it", || threads(&daemon) == 0);
     daemon.signal("TERM");
     let said = daemon.ends().exits(0).err;
     assert!(!said.contains("io_uring"), "it is what was asked for: {said}");

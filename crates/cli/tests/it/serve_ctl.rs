@@ -3,17 +3,14 @@
 
 use crate::common;
 
-use common::{Daemon, Dir, Done, KeepGoing, NbdClient};
+use common::{Daemon, Dir, Done, KeepGoing, LONG, NbdClient, until_reported};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vuclient::{BenchOptions, VerifyOptions, bench, verify};
-
-/// Bounds waits of a failing test. A daemon on a busy machine takes longer than the defaults of clients allow.
-const LONG: Duration = Duration::from_secs(300);
 
 const DISK_A: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n\
      [[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
@@ -47,6 +44,7 @@ impl Daemon {
             size: 16 << 20,
             requests: 4000,
             keep_going,
+            // A daemon on a busy machine takes longer than the default allows.
             patience: LONG,
             ..VerifyOptions::default()
         };
@@ -123,14 +121,10 @@ fn a_reload_does_what_differs_and_nothing_else() {
     // A client of a removed export is disconnected after its requests are answered.
     let client = NbdClient::connect(&uri);
     // A client may be connected before the daemon has counted it.
-    while d.json("list")["exports"][1]["connected"] != 1 {
-        thread::yield_now();
-    }
+    until_reported("the client is counted", || d.json("list")["exports"][1]["connected"] == 1);
     d.dir.file("serve.toml", DISK_A);
     d.started.signal("HUP");
-    while d.json("list")["exports"].as_array().unwrap().len() > 1 {
-        thread::yield_now();
-    }
+    until_reported("the export is removed", || d.json("list")["exports"].as_array().unwrap().len() == 1);
     assert!(!client.finds_itself_served());
     d.ends();
 }
@@ -242,10 +236,7 @@ fn a_busy_queue_goes_to_an_iothread_that_has_time() {
                 }
             });
         }
-        let until = Instant::now() + LONG;
-        while threads(0) == threads(2) {
-            assert!(Instant::now() < until, "they still share an IOThread: {:#}", d.json("stats"));
-        }
+        until_reported("the busy queues have an IOThread each", || threads(0) != threads(2));
         over.store(true, std::sync::atomic::Ordering::Release);
     });
     d.ends();
@@ -294,10 +285,10 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
     d.dir.program("qemu-io", &["-f", "raw", "-c", "discard 0 16m", &uri("report")]).exits(0);
     thread::scope(|scope| {
         let waits = scope.spawn(|| write("stop").exits(0));
-        while d.json("stats")["disks"][1]["held_on_enospc"] == 0 {
+        until_reported("the write is held", || {
             assert!(!waits.is_finished(), "the write ended though there is no space");
-            thread::yield_now();
-        }
+            d.json("stats")["disks"][1]["held_on_enospc"] != 0
+        });
         d.dir.program("mount", &["-o", "remount,size=64m", full.0.to_str().unwrap()]).exits(0);
         waits.join().unwrap();
     });
@@ -327,9 +318,10 @@ fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
         // The load runs until the daemon ends. Its limit only bounds the wait for it if this test fails.
         let options = BenchOptions { runtime: Duration::from_secs(60), ..BenchOptions::default() };
         let load = scope.spawn(move || bench(socket.to_str().unwrap(), &options));
-        while d.json("stats")["disks"][0]["in_flight"] == 0 {
+        until_reported("requests are in flight", || {
             assert!(!load.is_finished());
-        }
+            d.json("stats")["disks"][0]["in_flight"] != 0
+        });
         d.done(&["drain"]);
         d.done(&["shutdown"]);
         // The load ended with its daemon; its result does not matter.

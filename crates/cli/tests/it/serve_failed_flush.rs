@@ -5,16 +5,13 @@
 use crate::common;
 use crate::serve_metrics::get;
 
-use common::{Dir, Started};
+use common::{Dir, LONG, Started};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::Duration;
 use vuclient::raw::message::feature::{BLK_FLUSH, VERSION_1};
 use vuclient::raw::message::protocol;
 use vuclient::raw::{Format, Notify, Raw, block};
-
-const LONG: Duration = Duration::from_secs(300);
 
 /// ext4 at `fs`, on a loop device over a tmpfs at `below` that is full.
 struct LosingFs {

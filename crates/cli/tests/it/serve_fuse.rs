@@ -4,12 +4,11 @@
 
 use crate::common;
 
-use common::{Dir, Done, Started};
+use common::{Dir, Done, Started, until_reported};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// A directory in which nothing stays mounted, also when a test fails.
 struct MountDir(Dir);
@@ -78,10 +77,7 @@ fn requests_of_a_mount_are_counted() {
     file.write_all_at(&[1; 4096], 0).unwrap();
     file.sync_all().unwrap();
     // The metrics page may be a moment old.
-    let end = Instant::now() + Duration::from_secs(30);
-    while count() < before + 1.0 {
-        assert!(Instant::now() < end, "a write was not counted");
-    }
+    until_reported("the write is counted", || count() >= before + 1.0);
     drop(file);
     daemon.ends_by("TERM").exits(0);
 }
@@ -167,10 +163,7 @@ fn an_unmount_from_outside_is_reported() {
     assert!(!ctl(&["list"]).out.contains("GONE"));
     assert!(Command::new("umount").arg(dir.path("mount")).status().unwrap().success());
     let gone = "GONE: it was unmounted (readv of /dev/fuse: No such device";
-    let limit = Instant::now() + Duration::from_secs(300);
-    while !ctl(&["list"]).out.contains(gone) {
-        assert!(Instant::now() < limit, "{}", ctl(&["list"]).out);
-    }
+    until_reported("the list shows that the mount is gone", || ctl(&["list"]).out.contains(gone));
     let list = ctl(&["list", "--json"]).json();
     assert_eq!(list["exports"][0]["connected"], 0);
     ctl(&["remove", "disk.img.fuse"]);

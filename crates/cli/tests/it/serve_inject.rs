@@ -4,17 +4,14 @@
 use crate::common;
 use crate::serve_metrics::get;
 
-use common::{Daemon, Dir, Done};
+use common::{Daemon, Dir, Done, LONG, until_reported};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::thread;
-use std::time::{Duration, Instant};
 use vuclient::raw::message::feature::{BLK_FLUSH, VERSION_1};
 use vuclient::raw::message::protocol;
 use vuclient::raw::{Format, Notify, Raw, block};
-
-const LONG: Duration = Duration::from_secs(300);
 
 /// Carries out steps with a semicolon between them: an operation, an offset and a length. Prints how each ended; of a prefix the length of
 /// the data, which nothing but zeroes may follow.
@@ -80,11 +77,7 @@ impl Daemon {
     /// Waits until the rule of the disk has hit a request.
     #[track_caller]
     fn wait_for_hit(&self) {
-        let began = Instant::now();
-        while self.disk()["injections"][0]["hits"] == 0 {
-            assert!(began.elapsed() < LONG, "the rule hits no request");
-            thread::yield_now();
-        }
+        until_reported("the rule hits a request", || self.disk()["injections"][0]["hits"] != 0);
     }
 
     /// Sends a read, which a rule of the disk delays, and does something meanwhile. Returns how the client ended.
@@ -92,11 +85,7 @@ impl Daemon {
     fn while_a_read_is_delayed(&self, meanwhile: impl FnOnce()) -> Done {
         thread::scope(|scope| {
             let waits = scope.spawn(|| self.try_session("read 0 512"));
-            let began = Instant::now();
-            while self.json("stats")["disks"][0]["in_flight"] != 1 {
-                assert!(began.elapsed() < LONG, "no request is delayed");
-                thread::yield_now();
-            }
+            until_reported("the read is delayed", || self.json("stats")["disks"][0]["in_flight"] == 1);
             meanwhile();
             waits.join().unwrap()
         })

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, Running};
+use common::{Dir, Running, until, until_reported};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -91,11 +91,11 @@ fn a_line_for_people_and_only_as_many_as_wanted() {
     assert!(opened.ends_with("Z info: opened disk 'a.img' disk=a.img"), "{opened}");
     let quiet = ["serve", "a.img", "--control=ctl.sock", "--log-level=error"];
     let mut child = Running::start(dir.command(&quiet).stdout(Stdio::null()).stderr(Stdio::piped()));
-    while !dir.path("ctl.sock").exists() {
+    until("the control socket is there", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::yield_now();
-    }
-    while dir.mqblk(&["ctl", "--control=ctl.sock", "shutdown"]).status != 0 {}
+        dir.path("ctl.sock").exists()
+    });
+    until_reported("the daemon shuts down", || dir.mqblk(&["ctl", "--control=ctl.sock", "shutdown"]).status == 0);
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert!(child.wait().unwrap().success());

@@ -3,16 +3,12 @@
 
 use crate::common;
 
-use common::{Dir, Done, number};
+use common::{Dir, Done, LONG, number, until, until_reported};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Time limit of waits that end sooner.
-const LONG: Duration = Duration::from_secs(300);
 
 /// Connects clients that each write so many MiB at once, one after the other, prints the daemon's memory, and ends.
 const CLIENTS: &str = "
@@ -47,11 +43,7 @@ fn memory_of_clients_goes_back_when_they_leave() {
     let clients = |count: &str, mib: &str| {
         let done = dir.program("/usr/bin/python3", &["-c", CLIENTS, &uri, count, mib, &pid]).exits(0).out;
         // An IOThread drops a client after the client has seen the end.
-        let until = Instant::now() + LONG;
-        while taken() > 0.0 {
-            assert!(Instant::now() < until, "memory of clients that have left is not given back");
-            std::thread::yield_now();
-        }
+        until_reported("memory of clients that have left is given back", || taken() == 0.0);
         done
     };
     let told = clients("10", "30");
@@ -178,11 +170,7 @@ fn a_request_without_memory_fails_and_its_client_stays() {
     long.request(WRITE, 40 << 20);
     let taken =
         || number(&dir.mqblk(&["ctl", "--control", "ctl.sock", "stats"]).exits(0).json(), "/client_memory/taken");
-    let until = Instant::now() + LONG;
-    while taken() < f64::from(80u32 << 20) {
-        assert!(Instant::now() < until, "the long request does not begin");
-        std::thread::yield_now();
-    }
+    until_reported("the long request has its memory", || taken() >= f64::from(80u32 << 20));
     other.request(READ, 1 << 20);
     assert_eq!(other.reply(), (u64::from(READ), ENOMEM));
     assert_eq!((other.write(1 << 20), other.write(512)), (ENOMEM, 0));
@@ -208,11 +196,7 @@ fn a_client_without_memory_is_refused_its_export() {
     assert_eq!(old.0.read(&mut [0; 1]).unwrap(), 0);
     drop(first);
     // An IOThread drops a client after the client has left.
-    let until = Instant::now() + LONG;
-    while Raw::new(&socket).go() != ACK {
-        assert!(Instant::now() < until, "memory of a client that has left is not given back");
-        std::thread::yield_now();
-    }
+    until("memory of a client that has left is given back", || Raw::new(&socket).go() == ACK);
     daemon.signal("TERM");
     daemon.ends().exits(0).says(&["a client is refused: buffers of 8388608 bytes: clients have 8388608 of 10485760"]);
 }

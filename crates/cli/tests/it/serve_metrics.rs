@@ -3,13 +3,12 @@
 
 use crate::common;
 
-use common::{Dir, NbdClient, Started};
+use common::{Dir, NbdClient, Started, until};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 use vuclient::{VerifyOptions, verify};
 
 fn serving(dir: &Dir, metrics: &str) -> (Started, String) {
@@ -112,11 +111,11 @@ fn a_page_has_what_was_done() {
     let report = verify(socket.to_str().unwrap(), &options).unwrap();
     let client = NbdClient::connect(&format!("nbd+unix:///a.img?socket={}", dir.path("a.img.nbd.sock").display()));
     // A client may be connected before the daemon has counted it.
-    let until = Instant::now() + Duration::from_secs(30);
-    let mut page = get(address);
-    while !page.contains("type=\"nbd\",disk=\"a.img\"} 1\n") && Instant::now() < until {
+    let mut page = String::new();
+    until("the client is counted", || {
         page = get(address);
-    }
+        page.contains("type=\"nbd\",disk=\"a.img\"} 1\n")
+    });
     if std::env::var_os("MQBLK_SHOW_PAGE").is_some() {
         println!("{page}");
     }
@@ -174,7 +173,7 @@ fn bad_slow_or_frequent_scrapes_are_rejected_or_dropped() {
         told += usize::from(!text.is_empty());
     }
     assert!(told >= 16, "only {told} of 64 were too many");
-    while !ask(b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 ") {}
+    until("a connection is free", || ask(b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
     daemon.signal("TERM");
     daemon.ends().exits(0);
     assert!(!path.exists());

@@ -6,14 +6,13 @@ use crate::certificates;
 use crate::common;
 
 use certificates::{Authority, NOW};
-use common::Dir;
+use common::{Dir, until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Returns the commands for the clients of an NBD export.
 fn clients<'a>(plan: &'a Value, export: &str) -> &'a Value {
@@ -145,12 +144,7 @@ fn renewed_certificates_that_cannot_be_used_are_told() {
     };
     let old_ones = "the certificates that were loaded before are still in use";
     // The metrics page may be a moment old.
-    let shown = |wanted: &str| {
-        let end = Instant::now() + Duration::from_secs(30);
-        while stale() != wanted {
-            assert!(Instant::now() < end, "the page does not come to {wanted}");
-        }
-    };
+    let shown = |wanted: &str| until(&format!("the page has {wanted}"), || stale() == wanted);
     assert_eq!(ctl("reload"), "nothing has changed\n");
     shown("0");
     put(&expired);

@@ -3,17 +3,15 @@
 
 use crate::common;
 
-use common::{Daemon, Dir, KeepGoing, NbdClient};
+use common::{Daemon, Dir, KeepGoing, LONG, NbdClient, POLL};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vuclient::{VerifyOptions, verify};
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = r#"
 [[disk]]
@@ -79,7 +77,7 @@ impl Daemon {
     /// Waits until the page of metrics, which may be a moment old, has a line.
     #[track_caller]
     fn shows(&self, line: &str) {
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + LONG;
         loop {
             let mut client = UnixStream::connect(self.dir.path("m.sock")).unwrap();
             client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -89,6 +87,7 @@ impl Daemon {
                 return;
             }
             assert!(Instant::now() < end, "'{line}' is missing in {page}");
+            thread::sleep(POLL);
         }
     }
 

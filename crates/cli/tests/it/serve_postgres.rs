@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use common::{Dir, Started};
+use common::{Dir, Started, until, until_reported};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// How often the daemon and PostgreSQL are killed.
 const ROUNDS: u64 = 3;
@@ -21,8 +20,6 @@ const ROUNDS: u64 = 3;
 const ROWS: u64 = 150;
 /// Clients that insert rows, besides pgbench's.
 const CLIENTS: u64 = 3;
-/// Time limit of a step.
-const LONG: Duration = Duration::from_secs(300);
 
 const IOTHREADS: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n";
 
@@ -31,16 +28,6 @@ fn programs() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed");
     let newest = versions.filter_map(|v| v.unwrap().file_name().to_str()?.parse::<u32>().ok()).max().unwrap();
     PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"))
-}
-
-/// Waits until a condition holds.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < end, "not in a minute: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Returns the processes whose parent is `parent`, from /proc.
@@ -137,7 +124,7 @@ impl Machine {
         command.args(["-c", "huge_pages=off", "-c", "checkpoint_timeout=30s", "-c", "wal_level=replica"]);
         command.env("LC_ALL", "C").current_dir(self.dir.as_path()).stdin(Stdio::null());
         self.postgres = Some(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
-        until("PostgreSQL accepts clients", || {
+        until_reported("PostgreSQL accepts clients", || {
             let ended = self.postgres.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}\n{}", fs::read_to_string(self.dir.path("postgres.log")).unwrap());
             self.postgres_command("psql", &["-Xc", "select 1"]).output().unwrap().status.success()

@@ -4,7 +4,7 @@
 use crate::common;
 use crate::tgtd;
 
-use common::{Dir, Done};
+use common::{Dir, Done, until_reported};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use tgtd::Tgtd;
@@ -157,7 +157,9 @@ fn a_daemon_shows_no_password_of_its_targets() {
     ctl(&["reload"]).exits(2);
     drop(tgtd);
     // Lost connections are noticed by a check that runs each second.
-    while ctl(&["list", "--json"]).json()["disks"][0]["troubles"] == serde_json::json!([]) {}
+    until_reported("the lost connection is noticed", || {
+        ctl(&["list", "--json"]).json()["disks"][0]["troubles"] != serde_json::json!([])
+    });
     looks();
     daemon.until("warning");
     daemon.signal("TERM");

@@ -4,27 +4,15 @@
 
 use crate::common;
 
-use common::{Dir, Done, Started, number};
+use common::{Dir, Done, LONG, PROGRAM_POLL, Started, number, until, until_reported};
 use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vuclient::raw::message::feature::VERSION_1;
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, Raw, block};
-
-const LONG: Duration = Duration::from_secs(300);
-
-/// Waits until a condition holds, which it must.
-#[track_caller]
-fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < LONG, "it does not come");
-        thread::yield_now();
-    }
-}
 
 /// nbdkit, which can be killed and restarted.
 struct Server<'a> {
@@ -39,7 +27,7 @@ impl Server<'_> {
         let mut command = Command::new("nbdkit");
         command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).args(["memory", "16m"]);
         self.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        until(|| UnixStream::connect(&socket).is_ok());
+        until("nbdkit listens", || UnixStream::connect(&socket).is_ok());
     }
 
     fn kill(&mut self) {
@@ -80,6 +68,7 @@ fn beside(dir: &Dir, args: &[&str]) -> Done {
             assert!(number(&json_of(dir, "list"), "/pid") > 0.0);
             assert!(number(&json_of(dir, "stats"), "/uptime_ns") > 0.0);
             seen += u32::from(!waits.is_finished());
+            thread::sleep(PROGRAM_POLL);
         }
         assert!(seen > 0, "no client was answered while it waited");
         waits.join().unwrap()
@@ -102,7 +91,7 @@ fn writes<'a>(dir: &'a Dir, scope: &'a thread::Scope<'a, '_>) -> thread::ScopedJ
     let uri = format!("nbd+unix:///d?socket={}", dir.path("near.sock").display());
     let client =
         scope.spawn(move || dir.program("qemu-io", &["-f", "raw", "-c", "write -P 7 0 64k", "-c", "flush", &uri]));
-    until(|| in_flight(dir) > 0);
+    until_reported("the write is in flight", || in_flight(dir) > 0);
     client
 }
 
@@ -208,7 +197,7 @@ fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     let request = stuck.block(block::IN, 0, 512).unwrap();
     stuck.submit(0, &request.segments()).unwrap();
     stuck.kick(0).unwrap();
-    until(|| in_flight(&dir) > 0);
+    until_reported("the read is in flight", || in_flight(&dir) > 0);
     let stop = [0; 8];
     stuck.channel.send(request::GET_VRING_BASE, 1, &stop, &[]).unwrap();
     // The queries below come while the request's queue is leaving its IOThread.
@@ -243,7 +232,7 @@ fn left_behind(dir: &Dir, config: &str) {
     let mut client = Command::new("qemu-io");
     client.args(["-f", "raw", "-c", "write -P 7 0 64k", &uri]);
     let mut client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until(|| in_flight(dir) > 0);
+    until_reported("the write is in flight", || in_flight(dir) > 0);
     client.kill().unwrap();
     client.wait().unwrap();
     dir.file("serve.toml", config);

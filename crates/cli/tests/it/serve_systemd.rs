@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, Running};
+use common::{Dir, POLL, Running, until};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
@@ -150,7 +150,7 @@ fn clients_are_served_on_sockets_that_systemd_has_made() {
             if child.try_wait().unwrap().is_some() {
                 return None;
             }
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         Some((child, tcp))
     });
@@ -186,10 +186,10 @@ fn a_socket_without_a_name_is_used_by_nbd() {
     dir.file("v.toml", "[[disk]]\ntarget = \"a.img\"\n[[export]]\ntype = \"vhost-user-blk\"\nsocket = \"v.sock\"\n");
     let path = dir.path("u.sock");
     let mut child = activated(&dir, &[(path.to_str().unwrap(), "unknown")], &["serve", "v.toml", "--control=ctl.sock"]);
-    while UnixStream::connect(&path).is_err() {
+    until("the socket is there", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::yield_now();
-    }
+        UnixStream::connect(&path).is_ok()
+    });
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert!(!child.wait().unwrap().success() && err.contains("handed over without a name"), "{err}");
@@ -202,10 +202,10 @@ fn a_socket_of_no_use_is_told() {
     let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
     let path = dir.path("x.sock");
     let mut child = activated(&dir, &[(path.to_str().unwrap(), "x")], &["serve", "a.img", "--control=ctl.sock"]);
-    while UnixStream::connect(&path).is_err() {
+    until("the socket is there", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::yield_now();
-    }
+        UnixStream::connect(&path).is_ok()
+    });
     told(&manager, "READY=1");
     kill("TERM", child.id());
     let mut err = String::new();

@@ -4,9 +4,8 @@
 
 use crate::common;
 
-use common::{Dir, Started};
+use common::{Dir, LONG, Started};
 use std::fs::File;
-use std::time::Duration;
 use vuclient::raw::message::feature::{BLK_FLUSH, RING_PACKED, VERSION_1};
 use vuclient::raw::message::protocol;
 use vuclient::raw::{Format, Notify, Raw, block};
@@ -14,7 +13,6 @@ use vuclient::{Verifier, VerifyOptions};
 
 const PROTOCOL: u64 =
     protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS | protocol::INFLIGHT_SHMFD;
-const LONG: Duration = Duration::from_secs(300);
 
 fn config(target: &str) -> String {
     format!(

@@ -5,23 +5,13 @@
 use crate::common;
 use crate::tgtd;
 
-use common::{Dir, Done, Running, Started, number};
+use common::{Dir, Done, Running, Started, number, until, until_reported};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 use tgtd::Tgtd;
 
-const LONG: Duration = Duration::from_secs(300);
 const IQN: &str = "iqn.2026-11.test:still";
 const JOB: &str = "[a]\nioengine=libaio\nrw=randrw\nbs=4k\nsize=8m\niodepth=16\nruntime=600\ntime_based\nnorandommap\n";
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < LONG, "{what}");
-        std::thread::yield_now();
-    }
-}
 
 fn signal(child: &Running, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
@@ -36,7 +26,7 @@ fn nbdkit(dir: &Dir) -> Running {
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--unix", "up.sock", "memory", "8m"]).current_dir(dir.as_path());
     let nbdkit = Running::start(quiet(&mut command));
-    until("nbdkit does not listen", || UnixStream::connect(dir.path("up.sock")).is_ok());
+    until("nbdkit listens", || UnixStream::connect(dir.path("up.sock")).is_ok());
     nbdkit
 }
 
@@ -140,7 +130,7 @@ fn told_again_it_ends_at_once() {
     let run = stalled(&dir, "nbd+unix:///?socket=up.sock", &server, "STOP", &[]);
     // Signals within a second count as one.
     let pid = run.id().to_string();
-    until("it does not end", || {
+    until_reported("the run ends", || {
         let _ = quiet(Command::new("kill").args(["-s", "INT", &pid])).status();
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains(") Z "))
     });

@@ -2,14 +2,11 @@
 //! Debian's tgtd on a free port of loopback, with files as LUNs. It is killed at the end of its test, because it does not exit while it
 //! has targets.
 
-use super::common::{Dir, Running};
+use super::common::{Dir, Running, until_reported};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(300);
 
 /// A running target.
 pub struct Tgtd {
@@ -49,12 +46,10 @@ impl Tgtd {
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         let process = Running::start(quiet(command.env("TGT_IPC_SOCKET", &ipc)));
         let mut tgtd = Tgtd { process, ipc, port, iqn: String::new() };
-        let began = Instant::now();
-        while !tgtd.try_admin("--op show --mode sys") {
+        until_reported("tgtd answers", || {
             assert!(tgtd.process.try_wait().unwrap().is_none(), "tgtd ended");
-            assert!(began.elapsed() < LONG, "tgtd does not come up");
-            std::thread::yield_now();
-        }
+            tgtd.try_admin("--op show --mode sys")
+        });
         // A tgtd that cannot bind its portal listens on any address at port 3260 instead.
         let portals = tgtd.command("--op show --mode portal").output().unwrap().stdout;
         String::from_utf8_lossy(&portals).contains(&format!("127.0.0.1:{port},")).then_some(tgtd)
@@ -78,10 +73,7 @@ impl Tgtd {
     /// Deletes a LUN. tgtd rejects this while a command of the LUN is in flight, so it is tried again until it succeeds.
     pub fn delete_lun(&self, lun: u32) {
         let arguments = format!("--op delete --mode logicalunit --tid 1 --lun {lun}");
-        let began = Instant::now();
-        while !self.try_admin(&arguments) {
-            assert!(began.elapsed() < LONG, "tgtadm {arguments}");
-        }
+        until_reported(&format!("tgtadm {arguments}"), || self.try_admin(&arguments));
     }
 }
 
