@@ -8,7 +8,7 @@ use crate::qsd;
 
 use std::time::Duration;
 
-use qsd::{Directory, NULL, Qsd, damage};
+use qsd::{Directory, NULL, POLL, Qsd, damage};
 use vuclient::bench::Pattern;
 use vuclient::{BenchOptions, Error, Verifier, VerifyOptions, bench, disk, verify};
 
@@ -132,7 +132,7 @@ fn a_server_killed_under_load_loses_no_acknowledged_write() {
         // Kill the server only when more is allocated than the requests in flight, of 1 MiB each, could have written: then some have
         // completed.
         while allocated(&image) < 20 * MIB && !run.is_finished() {
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         qsd.kill();
         let error = run.join().unwrap().unwrap_err();

@@ -8,7 +8,7 @@ use crate::qsd;
 
 use std::time::Duration;
 
-use qsd::{Directory, NULL, Qsd, damage};
+use qsd::{Directory, NULL, POLL, Qsd, damage};
 use vuclient::{LeanOptions, lean};
 
 /// Long enough for the server process to get a CPU on a busy machine.
@@ -72,7 +72,7 @@ fn a_server_that_dies_ends_it() {
         let options = LeanOptions { poll, write: true, rewrite: true, runtime, patience, ..short() };
         let client = std::thread::spawn(move || lean(&socket, &options));
         while allocated(&path) < 2 << 20 && !client.is_finished() {
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         qsd.kill();
         let error = client.join().unwrap().unwrap_err().to_string();
