@@ -124,14 +124,14 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
         // While a run exists that other tests do not see.
         "set" => format!(
             "export MQBLK_RUNTIME_DIR=$PWD; '{}' run examples/randread-null.fio --job-set runtime=60 > run.out & run=$!
-             {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; done
+             {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; sleep 0.01; done
              mqblk {args}; status=$?; kill -s INT $run; wait $run; exit $status",
             env!("CARGO_BIN_EXE_mqblk")
         ),
         // While a separate daemon runs.
         "top" | "ctl" => format!(
             "export MQBLK_RUNTIME_DIR=$PWD; '{}' serve ram:size=1m > serve.out 2>&1 & serve=$!
-             {mqblk} until mqblk ctl list > list.out 2>&1; do kill -0 $serve || exit 3; done
+             {mqblk} until mqblk ctl list > list.out 2>&1; do kill -0 $serve || exit 3; sleep 0.01; done
              mqblk {args}{}; status=$?; kill -s TERM $serve; wait $serve; exit $status",
             env!("CARGO_BIN_EXE_mqblk"),
             if first == "top" { " -n 1 -d 0.1" } else { "" }

@@ -109,7 +109,7 @@ fn the_commands_of_the_documentation_run() {
         let (_, from_tgtd) = script.split_once("\ntgtd ").expect("starts one");
         let started = format!("tgtd {}", from_tgtd.lines().next().unwrap());
         let is_up = "tgtadm --control-port 7 --lld iscsi --op show --mode sys >/dev/null 2>&1";
-        let waits = format!("{started}\nfor n in $(seq 1000); do {is_up} && break; done");
+        let waits = format!("{started}\nfor n in $(seq 1000); do {is_up} && break; sleep 0.01; done");
         let script = script.replace(&started, &waits);
         // The shell ends every process that it started, however far the script gets.
         let mqblk = env!("CARGO_BIN_EXE_mqblk");

@@ -61,7 +61,7 @@ fn a_running_daemons_disks_are_offered() {
     // A shell waits half a second for a daemon's answer, which may be too short on a busy machine.
     let script = "mqblk serve ram:size=1m > serve.out 2>&1 & serve=$!
                   export _CLAP_COMPLETE_INDEX=3 _CLAP_IFS=$'\\n' COMPLETE=bash
-                  until found=$(mqblk -- mqblk ctl drain r) && [ -n \"$found\" ]; do kill -0 $serve || exit 3; done
+                  until found=$(mqblk -- mqblk ctl drain r) && [ -n \"$found\" ]; do kill -0 $serve || exit 3; sleep 0.01; done
                   kill -s TERM $serve; wait $serve && echo \"$found\"";
     let found = offered(&dir, "bash", &(runtime + script));
     assert_eq!(found, ["ram"]);

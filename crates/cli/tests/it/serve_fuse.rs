@@ -235,7 +235,7 @@ fn an_ordinary_user_mounts_too() {
     dir.file(
         "as-user",
         "./mqblk serve c.toml --control ctl.sock > out 2> err & daemon=$!
-        until grep -q 'serving on' err; do kill -0 $daemon || { cat err; exit 3; }; done
+        until grep -q 'serving on' err; do kill -0 $daemon || { cat err; exit 3; }; sleep 0.01; done
         id -un; stat -c '%s %U' mount; grep -c \"$PWD/mount fuse.mqblk rw\" /proc/mounts
         dd if=/dev/zero of=mount bs=4k count=10 conv=notrunc,fsync oflag=direct 2>/dev/null && echo written
         [ $(grep -h '^Seccomp_filters:' /proc/$daemon/task/*/status | sort -u | wc -l) = 2 ] && echo only IOThreads are filtered

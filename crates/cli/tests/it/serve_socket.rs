@@ -19,7 +19,7 @@ fn only_its_user_can_connect_whatever_the_umask() {
     let done = script(
         &dir,
         "umask 0; $mqblk serve ram:size=1m --control ctl.sock >out 2>&1 & serve=$!
-         until $mqblk ctl --control ctl.sock list >list 2>&1; do kill -0 $serve || exit 3; done
+         until $mqblk ctl --control ctl.sock list >list 2>&1; do kill -0 $serve || exit 3; sleep 0.01; done
          stat --format %a ctl.sock; kill -s TERM $serve; wait $serve",
     );
     assert_eq!(done.exits(0).out, "600\n");
@@ -33,7 +33,7 @@ fn roots_default_is_below_run_and_nothing_is_made_in_tmp() {
         &dir,
         "unset XDG_RUNTIME_DIR MQBLK_RUNTIME_DIR; export TMPDIR=$PWD/tmp; mkdir tmp
          XDG_RUNTIME_DIR=$PWD/tmp $mqblk serve ram:size=1m >out 2>err & serve=$!
-         until grep -q serving err; do kill -0 $serve || exit 3; done
+         until grep -q serving err; do kill -0 $serve || exit 3; sleep 0.01; done
          stat --format '%a %U' /run/mqblk /run/mqblk/serve-$serve.sock; ls tmp
          $mqblk ctl --control /run/mqblk/serve-$serve.sock shutdown; wait $serve",
     );
@@ -84,11 +84,11 @@ fn a_removed_socket_of_another_user_is_made_again() {
         &dir,
         "unset XDG_RUNTIME_DIR MQBLK_RUNTIME_DIR
          $mqblk serve ram:size=1m --user nobody >out 2>err & serve=$!
-         until grep -q serving err; do kill -0 $serve || exit 3; done
+         until grep -q serving err; do kill -0 $serve || exit 3; sleep 0.01; done
          socket=/run/mqblk-uid-65534/serve-$serve.sock; rm $socket
-         until grep -q removed err; do kill -0 $serve || exit 3; done
+         until grep -q removed err; do kill -0 $serve || exit 3; sleep 0.01; done
          kill -s HUP $serve
-         until $mqblk ctl --control $socket list >/dev/null 2>&1; do kill -0 $serve || exit 3; done
+         until $mqblk ctl --control $socket list >/dev/null 2>&1; do kill -0 $serve || exit 3; sleep 0.01; done
          stat --format '%a %U' $socket
          $mqblk ctl --control $socket shutdown; wait $serve",
     );
