@@ -2,7 +2,7 @@
 //! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` and `ci` do): images for each
 //! test, Ceph's programs, and a time limit for tests that hang.
 
-use super::stopping::{signal, stop};
+use super::stopping::{POLL, signal, stop};
 use std::fs;
 use std::io::Write;
 use std::panic::Location;
@@ -205,7 +205,7 @@ impl Osd<'_> {
         signal(self.running(), "-9");
         doing("waiting for the end of the OSD");
         while process.join("status").exists() {
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         doing("");
     }

@@ -5,6 +5,9 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// The time between two checks of a condition.
+pub const POLL: Duration = Duration::from_millis(1);
+
 /// Sends a process a signal.
 #[track_caller]
 pub fn signal(pid: u32, what: &str) {
@@ -19,7 +22,7 @@ pub fn stop(pid: u32) {
     let began = Instant::now();
     while !stands_still(pid) {
         assert!(began.elapsed() < Duration::from_secs(60), "process {pid} does not stop");
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
 }
 
