@@ -2,6 +2,8 @@
 //! Settings are changed under load, on real drivers and threads: whatever changes and however often, every block reads back as it
 //! was written, no I/O fails, and the run ends.
 
+use crate::waiting::{LONG, POLL};
+
 use host::disk::Disk;
 use host::run::{Prepared, RunOutcome, RunPlan, prepare};
 use std::ops::ControlFlow;
@@ -85,8 +87,8 @@ fn goes_on(disk: &Disk) {
     let (before, began) = (ended(), std::time::Instant::now());
     // The sum of the jobs' depths limits how many completions can be of earlier I/O.
     while ended() < before + 40 {
-        assert!(began.elapsed().as_secs() < 60, "no I/O ends any more\n{:#?}", disk.queue.debugfs());
-        std::thread::yield_now();
+        assert!(began.elapsed() < LONG, "no I/O ends any more\n{:#?}", disk.queue.debugfs());
+        std::thread::sleep(POLL);
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::common;
 use crate::own_process;
 use crate::serving;
+use crate::waiting::until;
 
 use blk::driver::Driver;
 use common::peers::Peer;
@@ -28,9 +29,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(300);
 
 /// A directory that is removed at the end.
 struct Directory(PathBuf);
@@ -123,11 +121,7 @@ fn clients_of_an_export_of_the_same_name_on_another_server_stay() {
     let _clients = [client(&one), client(&two)];
     let at = |pairs: [(&str, &str); 2]| BTreeMap::from(pairs.map(|(e, t)| (e.to_owned(), t.to_owned())));
     // A client is accepted a little before it is served.
-    let until = Instant::now() + LONG;
-    while places(&daemon).len() < 2 {
-        assert!(Instant::now() < until, "a client is not served");
-        std::thread::yield_now();
-    }
+    until("both clients are served", || places(&daemon).len() == 2);
     assert_eq!(places(&daemon), at([("first", "io0"), ("second", "io2")]));
     change(&mut daemon, plan(&disks, &[export("first", "a", &one, "io1"), export("second", "a", &two, "io2")]));
     assert_eq!(places(&daemon), at([("first", "io1"), ("second", "io2")]));
@@ -158,11 +152,7 @@ fn exports_with_two_spellings_of_a_socket_share_a_server() {
     let clients = |daemon: &Daemon| daemon.plan().exports().map(|e| daemon.clients(&e)).collect::<Vec<_>>();
     // A client counts until the daemon has seen it leave.
     let wait_for = |daemon: &Daemon, wanted: &[usize]| {
-        let until = Instant::now() + LONG;
-        while clients(daemon) != wanted {
-            assert!(Instant::now() < until, "{:?} clients", clients(daemon));
-            std::thread::yield_now();
-        }
+        until(&format!("the exports have {wanted:?} clients"), || clients(daemon) == wanted);
     };
     wait_for(&daemon, &[0, 1]);
     change(&mut daemon, plan(&disks, std::slice::from_ref(&second)));
@@ -206,11 +196,7 @@ fn export_with_stuck_io_ends_by_itself_or_by_force() {
     let mut client = Command::new("qemu-io");
     client.args(["-f", "raw", "-c", "write 0 64k", &uri(&socket)]);
     let mut client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + LONG;
-    while daemon.report().iter().flat_map(|t| &t.sources).all(|s| s.in_flight == 0) {
-        assert!(Instant::now() < until, "the write does not come");
-        std::thread::yield_now();
-    }
+    until("the write is in flight", || daemon.report().iter().flat_map(|t| &t.sources).any(|s| s.in_flight > 0));
     client.kill().unwrap();
     client.wait().unwrap();
     let changes = daemon.change(plan(&disks[1..], &[]), false).unwrap();
@@ -274,11 +260,7 @@ fn held_writes_end_by_force(aio: Aio) {
     client.args(["-f", "raw", "-c", "write 0 4m", &uri(&socket)]);
     assert_eq!(daemon.disk("a").unwrap().members()[0].driver.aio(), Some(aio));
     let mut client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + LONG;
-    while daemon.disk("a").unwrap().held_on_enospc() == 0 {
-        assert!(Instant::now() < until, "the write is not held");
-        std::thread::yield_now();
-    }
+    until("the write is held", || daemon.disk("a").unwrap().held_on_enospc() > 0);
     let changes = daemon.change(plan(&[], &[]), true).unwrap();
     // Otherwise, if an assertion fails, the end of the daemon would wait.
     daemon.open_disks_now().iter().for_each(|d| d.set_hold_on_enospc(false));
@@ -323,11 +305,7 @@ fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
 /// exec.
 #[track_caller]
 fn wait_until_free(image: &Path) {
-    let until = Instant::now() + LONG;
-    while let Err(e) = ImageLock::probe(image, true) {
-        assert!(Instant::now() < until, "{e}");
-        std::thread::yield_now();
-    }
+    until("the image is free", || ImageLock::probe(image, true).is_ok());
 }
 
 /// Once, the lock was free while a list, stats or a scrape still had the disk, and with it the file, open.
@@ -342,11 +320,7 @@ fn an_image_is_locked_while_its_disk_is_referenced() {
     let looked_at = view.disk("a").unwrap();
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| change(&mut daemon, plan(&[], &[])));
-        let until = Instant::now() + LONG;
-        while Arc::strong_count(&looked_at) > 1 {
-            assert!(Instant::now() < until, "another process keeps it");
-            std::thread::yield_now();
-        }
+        until("only the test has the disk", || Arc::strong_count(&looked_at) == 1);
         assert!(is_open(&image));
         let refused = ImageLock::take(&image, true).unwrap_err().to_string();
         assert!(refused.contains("is in use"), "{refused}");

@@ -8,7 +8,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
-use common::{DriverFixture, Kind, SLOT_BYTES, SLOT_SECTORS};
+use common::{DriverFixture, Kind, SLOT_BYTES, SLOT_SECTORS, until};
 use host::driver::Aio;
 use sim::rng::Rng;
 use std::sync::Arc;
@@ -232,10 +232,10 @@ fn a_waiting_thread_blocks_no_other(kind: Kind) {
             assert_eq!(fixture.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
         }
         stop.store(true, Ordering::Release);
-        while !waiter.is_finished() {
+        until("the waiter has ended", || {
             fixture.driver.wake(hctx);
-            std::thread::yield_now();
-        }
+            waiter.is_finished()
+        });
     });
     assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok, "left-over wake-ups do no harm");
 }

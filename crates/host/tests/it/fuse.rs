@@ -524,7 +524,7 @@ fn a_process_that_is_being_started_does_not_outlast_the_export() {
     drop(file);
     mounted.export = None;
     (&tell).write_all(&[0]).unwrap();
-    until(|| child.is_finished());
+    until("the child has ended", || child.is_finished());
     assert!(child.join().unwrap().success());
     mounted.check_idle();
 }
@@ -554,10 +554,10 @@ fn clients_that_vanish_leave_nothing_behind() {
             client.arg(if round % 2 == 0 { "--direct=1" } else { "--direct=0" });
             let mut client = client.stdout(std::process::Stdio::null()).spawn().unwrap();
             let before: u64 = mounted.export.as_ref().unwrap().served().iter().sum();
-            while mounted.export.as_ref().unwrap().served().iter().sum::<u64>() < before + 200 {
-                std::thread::yield_now();
+            until("200 more requests are served", || {
                 assert!(client.try_wait().unwrap().is_none(), "fio ended by itself");
-            }
+                mounted.export.as_ref().unwrap().served().iter().sum::<u64>() >= before + 200
+            });
             client.kill().unwrap();
             client.wait().unwrap();
         }

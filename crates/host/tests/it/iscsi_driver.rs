@@ -91,7 +91,7 @@ fn each_hardware_queue_has_a_session_of_its_own() {
     assert_eq!(shown.matches("I_T nexus:").count(), 3, "{shown}");
     assert_eq!(driver.path().connections().unwrap().up, 3);
     drop((fixture, driver));
-    until(|| !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
+    until("the target has no session", || !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
 }
 
 /// Requests longer than the unsolicited data and than a burst: R2Ts and many PDUs, both ways, with and without digests.
@@ -137,7 +137,7 @@ fn requests_end_when_no_target_returns_in_time() {
     let mut tgt = Tgt::new();
     let (mut fixture, driver) = fixture(&tgt.url("?recovery_timeout=1"), 1);
     tgt.kill();
-    until(|| driver.path().connections().unwrap().up == 0);
+    until("no session is up", || driver.path().connections().unwrap().up == 0);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
     assert!(driver.path().troubles()[0].contains("cannot connect"), "{:?}", driver.path().troubles());
 }
@@ -156,7 +156,9 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     std::thread::scope(|s| {
         let fixture = &mut fixture;
         let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| writer.is_finished() || driver.path().troubles().iter().any(|t| t.contains("portal group 2")));
+        until("the other portal group is refused", || {
+            writer.is_finished() || driver.path().troubles().iter().any(|t| t.contains("portal group 2"))
+        });
         assert!(!writer.is_finished(), "it went by another nexus");
         proxy.alter(None);
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
@@ -164,7 +166,9 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     // If no request was in flight, any group may be used.
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
-    until(|| driver.path().connections().unwrap().losses >= 2 && driver.path().connections().unwrap().up == 1);
+    until("the session is up again", || {
+        driver.path().connections().unwrap().losses >= 2 && driver.path().connections().unwrap().up == 1
+    });
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
@@ -202,14 +206,16 @@ fn nothing_is_written_to_another_disk() {
     let (mut fixture, driver) = fixture(&tgt.url(""), 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     tgt.kill();
-    until(|| driver.path().connections().unwrap().up == 0);
+    until("no session is up", || driver.path().connections().unwrap().up == 0);
     tgt.set_serial("SN0002");
     tgt.start();
     // The midlayer reports that the device is gone, once the reconnect thread has noticed. Until then, requests wait.
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     // The reason is reported after requests are already rejected.
-    until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
+    until("the other disk is reported", || {
+        driver.path().troubles()[0].contains("requests are not sent to another disk")
+    });
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
@@ -229,7 +235,9 @@ fn another_disk_found_by_a_check_stops_all_sessions() {
     for fixture in [&mut first, &mut second] {
         assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     }
-    until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
+    until("the other disk is reported", || {
+        driver.path().troubles()[0].contains("requests are not sent to another disk")
+    });
     assert!(std::fs::read(&tgt.file.0).unwrap()[..8192].iter().all(|b| *b == 1));
 }
 

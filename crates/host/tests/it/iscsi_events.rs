@@ -67,7 +67,7 @@ fn requested_logout_and_redirect_do_not_delay_writes() {
         fixture.pool.with_slot(0, |b| b[..4096].fill(2));
         let data = fixture.pool.lend(0);
         fixture.begin(Bio { op: Op::Write, ..Bio::read(Sector(8), 8, data) });
-        until(|| driver.status().0[0].losses == 1 && driver.status().0[0].connected);
+        until("the session is up again", || driver.status().0[0].losses == 1 && driver.status().0[0].connected);
         assert_eq!(fixture.finish(), BlkStatus::Ok);
         common::give_back(&mut fixture.pool, 0);
         assert_eq!(target.portal.lock().unwrap().logouts.len(), before + 1, "one Logout");
@@ -91,9 +91,9 @@ fn next_login_waits_as_long_as_the_target_asks() {
         is_armed.store(true, Ordering::Relaxed);
         let data = told.pool.lend(0);
         told.begin(Bio { op: Op::Write, ..Bio::read(Sector(0), 8, data) });
-        until(|| driver.status().0[0].losses == 1);
+        until("the first session is lost", || driver.status().0[0].losses == 1);
         target.cut();
-        until(|| driver.status().0[1].losses == 1 && driver.status().0[1].connected);
+        until("the second session is up again", || driver.status().0[1].losses == 1 && driver.status().0[1].connected);
         assert_eq!(other.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert!(!driver.status().0[0].connected, "event {event}");
         driver.path().set_give_up(true);

@@ -169,7 +169,7 @@ fn a_portal_that_goes_and_comes_back_is_not_noticed() {
     });
     // Another disk at the same address gets no requests.
     lio.does(&format!("echo 0 >{NODE}/tpgt_1/enable"));
-    until(|| driver.path().connections().unwrap().up == 0);
+    until("no session is up", || driver.path().connections().unwrap().up == 0);
     lio.does(&format!("rm {NODE}/tpgt_1/lun/lun_0/disk {NODE}/tpgt_2/lun/lun_0/disk && echo LIO0002 >{DISK}/wwn/vpd_unit_serial && ln -s {DISK} {NODE}/tpgt_1/lun/lun_0/disk && echo 1 >{NODE}/tpgt_1/enable"));
     assert_eq!(here.write(8, &[4; 4096], OpFlags::NONE), BlkStatus::Offline);
     let (mut anew, _) = fixture(&lio.url(1, "?sessions=1"), 1);

@@ -3,6 +3,7 @@
 //! initiator, and becomes another disk at the worst moment.
 
 use crate::common;
+use crate::waiting::LONG;
 
 use blk::bio::{Bio, Op, OpFlags};
 use blk::driver::Driver;
@@ -25,9 +26,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(300);
 const LARGE: usize = 16 << 20;
 const ABORTED_COMMAND: u8 = 0x0b;
 const UNIT_ATTENTION: u8 = 6;
@@ -56,7 +55,7 @@ fn fixture(target: &Scripted, write: bool, queues: &str) -> (DriverFixture, Arc<
 fn is_gone(fixture: &mut DriverFixture, driver: &Iscsi) {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
     // The reason is reported after requests are already rejected.
-    until(|| {
+    until("the other disk is reported", || {
         driver.path().troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk"))
     });
 }
@@ -202,7 +201,9 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
         refuses.store(true, Ordering::Relaxed);
         target.cut();
         // More often than the page is requested in one session.
-        until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
+        until("the target has refused often enough", || {
+            refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1)
+        });
         refuses.store(false, Ordering::Relaxed);
         assert_eq!(
             fixture.write(0, &[1; 4096], OpFlags::NONE),
@@ -437,11 +438,11 @@ fn is_asked_at_once(is_another: bool) {
     let data = fixture.pool.lend(0);
     fixture.begin(Bio::read(Sector(0), 8, data));
     // Waits until the reconnect thread has received the response.
-    until(|| driver.status().0[0].losses == 1);
+    until("the session is lost", || driver.status().0[0].losses == 1);
     let why = driver.status().0[0].last_loss.clone();
     assert_eq!(why.as_deref(), Some("the logical unit reported a change (unit attention)"));
     if !is_another {
-        until(|| driver.status().0[0].connected);
+        until("the session is up again", || driver.status().0[0].connected);
         assert_eq!(fixture.finish(), BlkStatus::Ok);
         common::give_back(&mut fixture.pool, 0);
         assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -495,12 +496,12 @@ fn other_session_is_stopped(is_in_flight: bool) {
     };
     if is_in_flight {
         write(&mut other);
-        until(|| is_there.load(Ordering::Relaxed));
+        until("the write is at the target", || is_there.load(Ordering::Relaxed));
     }
     is_armed.store(true, Ordering::Relaxed);
     let read = told.pool.lend(0);
     told.begin(Bio::read(Sector(0), 8, read));
-    until(|| driver.status().0[0].losses == 1);
+    until("the first session is lost", || driver.status().0[0].losses == 1);
     std::thread::scope(|s| {
         let writer = s.spawn(|| {
             if !is_in_flight {
@@ -512,7 +513,9 @@ fn other_session_is_stopped(is_in_flight: bool) {
         });
         // The target asks for the data of the write, if it has the command.
         drop(closed.1);
-        until(|| driver.status().0[1].losses == 1 || writer.is_finished());
+        until("the second session is lost or the write has ended", || {
+            driver.status().0[1].losses == 1 || writer.is_finished()
+        });
         drop(closed.0);
         assert_eq!(writer.join().unwrap(), BlkStatus::Offline);
     });
@@ -609,6 +612,6 @@ fn no_session_is_kept_with_a_disk_that_is_another() {
     target.unit.lock().unwrap().serial = Some("SN2".to_owned());
     // Connection 0 was used for the inquiries at the start.
     target.cut_one(2);
-    until(|| driver.path().connections().unwrap().up == 0);
+    until("no session is up", || driver.path().connections().unwrap().up == 0);
     is_gone(&mut fixture, &driver);
 }

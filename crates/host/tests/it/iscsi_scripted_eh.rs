@@ -124,9 +124,11 @@ fn giving_up_ends_what_is_being_helped() {
     target.refuses.lock().unwrap().push(0);
     std::thread::scope(|s| {
         let reader = s.spawn(|| fixture.read(8, 4096).0);
-        until(|| driver.path().troubles().iter().any(|t| t.contains("abort and reset failed")));
+        until("error handling has failed", || {
+            driver.path().troubles().iter().any(|t| t.contains("abort and reset failed"))
+        });
         assert!(driver.path().set_give_up(true));
-        until(|| reader.is_finished());
+        until("the read has ended", || reader.is_finished());
         let status = reader.join().unwrap();
         assert!(status.is_path_error(), "{status:?}");
     });
@@ -134,7 +136,7 @@ fn giving_up_ends_what_is_being_helped() {
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert!(driver.path().set_give_up(false));
     target.refuses.lock().unwrap().clear();
-    until(|| fixture.read(8, 4096).0 == BlkStatus::Ok);
+    until("reads succeed again", || fixture.read(8, 4096).0 == BlkStatus::Ok);
 }
 
 /// The target may still execute the write.
@@ -165,9 +167,9 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     std::thread::scope(|s| {
         let fixture = &mut fixture;
         let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| state.lock().unwrap().functions.contains(&LUN_RESET));
+        until("the unit is reset", || state.lock().unwrap().functions.contains(&LUN_RESET));
         disk.paths().reinstate_path(ids[1]);
-        until(|| {
+        until("the write has ended", || {
             assert!(disk.path().set_give_up(true));
             writer.is_finished()
         });
@@ -176,7 +178,7 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     });
     assert!(other.written.lock().unwrap().is_empty(), "another path has it");
     disk.path().set_give_up(false);
-    until(|| fixture.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
+    until("writes succeed again", || fixture.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
 }
 
 /// The first of the lost sessions is refused. The others are restored.
@@ -189,9 +191,9 @@ fn a_session_that_is_refused_keeps_no_other_from_being_made() {
     for refused in [0, 1] {
         target.refuses.lock().unwrap().push(refused);
         target.cut();
-        until(|| up() == 2 && losses(&driver).is_multiple_of(3));
+        until("two sessions are up again", || up() == 2 && losses(&driver).is_multiple_of(3));
         target.refuses.lock().unwrap().clear();
-        until(|| up() == 3);
+        until("three sessions are up again", || up() == 3);
     }
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
 }

@@ -155,7 +155,9 @@ fn iothreads_come_and_go_and_one_in_use_stays() {
     threads.retune(1, Polling { max: Some(blk::time::Duration::ZERO), ..Polling::default() }, &[0]).unwrap();
     export.remap(vec![0]).unwrap();
     // The virtqueues of a client that is just disconnecting are not moved.
-    until(|| threads.report().iter().all(|r| r.number != 1 || r.sources.is_empty()));
+    until("the second IOThread serves nothing", || {
+        threads.report().iter().all(|r| r.number != 1 || r.sources.is_empty())
+    });
     threads.stop_one(1).unwrap();
     assert!(!threads.contains(1) && threads.stop_one(1).is_err());
     let refused = export.remap(vec![1]).unwrap_err().to_string();

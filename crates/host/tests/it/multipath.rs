@@ -3,6 +3,7 @@
 //! what its layer does with any paths.
 
 use crate::common;
+use crate::waiting::LONG;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -21,8 +22,6 @@ use host::target::{Needs, TargetSpec, TargetWarning};
 use sim::rng::Rng;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
-
-const LONG: StdDuration = StdDuration::from_secs(300);
 
 fn quick() -> MultipathOptions {
     MultipathOptions {
@@ -50,7 +49,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
     for i in 0..64_u64 {
         assert_eq!(fixture.read(i * 8, 4096), (BlkStatus::Ok, vec![i as u8; 4096]));
     }
-    until(|| active(&disk) == 2);
+    until("both paths are active", || active(&disk) == 2);
     for path in disk.status().groups.iter().flat_map(|g| &g.paths) {
         assert_eq!(path.in_flight, 0, "{path:?}");
     }
@@ -284,7 +283,7 @@ fn io_affinity_takes_the_path_of_the_cpu() {
     assert!(proxy.held() < 4096, "the other CPU's path was taken: {} bytes", proxy.held());
     std::thread::scope(|s| {
         let writer = s.spawn(|| of_first.write(0, &[3; 4096], OpFlags::NONE));
-        until(|| proxy.held() >= 4096);
+        until("the write is held", || proxy.held() >= 4096);
         proxy.thaw();
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
@@ -318,15 +317,15 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
             println!("silent path: a write took {:?}", began.elapsed());
             assert_eq!(fixture.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
         });
-        until(|| proxy.held() >= 4096);
+        until("the write is held", || proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
         writer.join().unwrap();
     });
     assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
     proxy.thaw();
-    until(|| proxy.held() == 0);
+    until("nothing is held", || proxy.held() == 0);
     proxy.set_delay(StdDuration::ZERO);
-    until(|| all_used(&*disk, 2));
+    until("both paths are used", || all_used(&*disk, 2));
     for _ in 0..100 {
         assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     }
@@ -357,19 +356,19 @@ fn a_portal_that_refuses_connections_proves_nothing() {
             assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
             assert_eq!(fixture.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
         });
-        until(|| proxy.held() >= 4096);
+        until("the write is held", || proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
         // The message is about sessions, not about checks.
         let is_refused = |t: &String| t.contains("reconnecting failed") && t.contains("refused");
-        until(|| disk.path().troubles().iter().any(is_refused));
+        until("the connection is refused", || disk.path().troubles().iter().any(is_refused));
         assert_eq!(disk.path().connections().unwrap().replayed, 0, "it was given to another path");
         proxy.listen();
         writer.join().unwrap();
     });
     assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
     proxy.thaw();
-    until(|| proxy.held() == 0);
-    until(|| all_used(&*disk, 2));
+    until("nothing is held", || proxy.held() == 0);
+    until("both paths are used", || all_used(&*disk, 2));
     for _ in 0..100 {
         assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     }
@@ -396,18 +395,22 @@ fn a_session_with_another_portal_group_fences_nothing() {
     std::thread::scope(|s| {
         let fixture = &mut fixture;
         let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| proxy.held() >= 4096);
+        until("the write is held", || proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
-        until(|| writer.is_finished() || disk.path().troubles().iter().any(|t| t.contains("portal group 2")));
+        until("the other portal group is refused", || {
+            writer.is_finished() || disk.path().troubles().iter().any(|t| t.contains("portal group 2"))
+        });
         assert_eq!(disk.path().connections().unwrap().replayed, 0, "it was taken for the same nexus");
         proxy.alter(None);
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
-    until(|| all_used(&*disk, 2));
+    until("both paths are used", || all_used(&*disk, 2));
     // Without commands to fence, any group may be used.
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
-    until(|| disk.path().connections().unwrap().losses >= 2 && all_used(&*disk, 2));
+    until("both paths are used after two losses", || {
+        disk.path().connections().unwrap().losses >= 2 && all_used(&*disk, 2)
+    });
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
@@ -420,16 +423,18 @@ fn without_a_path_requests_wait_or_fail_as_they_are_told() {
         let (mut fixture, driver) = fixture_of(&format!("no_path_retry={retry},polling_interval=1"), &urls);
         assert_eq!(fixture.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         tgts.iter_mut().for_each(Tgt::kill);
-        until(|| up(&*driver) == 0);
+        until("no session is up", || up(&*driver) == 0);
         if ends {
             let status = fixture.write(8, &[2; 4096], OpFlags::NONE);
             assert!(status.is_path_error(), "no_path_retry={retry}: {status:?}");
             tgts.iter_mut().for_each(Tgt::start);
-            until(|| all_used(&*driver, 2));
+            until("both paths are used", || all_used(&*driver, 2));
         } else {
             std::thread::scope(|s| {
                 let writer = s.spawn(|| fixture.write(8, &[2; 4096], OpFlags::NONE));
-                until(|| driver.path().troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
+                until("no path is used", || {
+                    driver.path().troubles().iter().filter(|t| t.contains("is not used now")).count() == 2
+                });
                 assert!(!writer.is_finished());
                 tgts.iter_mut().for_each(Tgt::start);
                 assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
@@ -437,7 +442,7 @@ fn without_a_path_requests_wait_or_fail_as_they_are_told() {
         }
         assert_eq!(fixture.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok, "no_path_retry={retry}");
         assert_eq!(fixture.read(8, 4096), (BlkStatus::Ok, vec![3; 4096]));
-        until(|| all_used(&*driver, 2));
+        until("both paths are used", || all_used(&*driver, 2));
     }
 }
 
@@ -577,7 +582,7 @@ fn failback_is_as_it_is_told() {
         assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
         // On a busy machine, the better group may already be back.
         assert!(group(&disk) == Some(1) || comes_back, "{failback}");
-        until(|| {
+        until("both paths are active, and the group is the expected one", || {
             assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
             active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
         });
@@ -599,9 +604,9 @@ fn an_idle_disk_fails_back_to_the_best_group_of_several() {
     let ids: Vec<_> = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.id).collect();
     ids[..2].iter().for_each(|path| disk.paths().fail_path(*path, host::clock::now()));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    until(|| active(&disk) == 3);
+    until("three paths are active", || active(&disk) == 3);
     // The checker restores the path first and then fails back.
-    until(|| disk.status().group == 1);
+    until("the second group is used", || disk.status().group == 1);
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(disk.status().groups[0].state, GroupState::Active);
 }
@@ -615,9 +620,9 @@ fn a_path_that_dies_idle_is_failed_by_its_checker() {
     let (mut fixture, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // Until a check has passed once, a failed check does not count.
-    until(|| disk.health().iter().all(|p| p.passes > 0));
+    until("each path has passed a check", || disk.health().iter().all(|p| p.passes > 0));
     tgts[1].kill();
-    until(|| active(&disk) == 1);
+    until("one path is active", || active(&disk) == 1);
     assert!(disk.path().troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.path().troubles());
 }
 
@@ -645,7 +650,7 @@ fn giving_up_ends_what_waits_for_a_path() {
     std::thread::scope(|s| {
         let fixture = &mut fixture;
         let writer = s.spawn(move || fixture.write(8, &[2; 4096], OpFlags::NONE));
-        until(|| active(&disk) == 0);
+        until("no path is active", || active(&disk) == 0);
         assert!(disk.path().set_give_up(true));
         assert!(writer.join().unwrap().is_path_error());
     });
@@ -672,9 +677,9 @@ fn what_is_given_up_does_not_go_down_another_path() {
     std::thread::scope(|s| {
         let fixture = &mut fixture;
         let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| proxy.held() >= 4096);
+        until("the write is held", || proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
-        until(|| {
+        until("the write has ended", || {
             assert!(disk.path().set_give_up(true));
             writer.is_finished()
         });
@@ -682,10 +687,10 @@ fn what_is_given_up_does_not_go_down_another_path() {
         assert!(status.is_path_error(), "{status:?}: another path has done it");
     });
     disk.path().set_give_up(false);
-    until(|| all_used(&*disk, 2));
+    until("both paths are used", || all_used(&*disk, 2));
     assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.thaw();
-    until(|| proxy.held() == 0);
+    until("nothing is held", || proxy.held() == 0);
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
 }
 
@@ -707,7 +712,7 @@ fn queueing_is_allowed_again_while_a_path_works() {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     disk.paths().fail_if_no_path(host::clock::now());
     assert!(!disk.status().features.queue_if_no_path);
-    until(|| disk.status().features.queue_if_no_path);
+    until("requests are queued again", || disk.status().features.queue_if_no_path);
     assert_eq!(active(&disk), 1);
 }
 
@@ -730,7 +735,7 @@ fn a_path_that_is_being_opened_does_not_hold_up_the_end() {
     assert_eq!(troubles.len(), 1);
     has_begun.recv_timeout(LONG).unwrap();
     let ends = std::thread::spawn(move || drop(disk));
-    until(|| ends.is_finished());
+    until("the disk has ended", || ends.is_finished());
     ends.join().unwrap();
     drop(release);
 }

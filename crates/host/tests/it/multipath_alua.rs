@@ -4,6 +4,7 @@
 //! are tested, too.
 
 use crate::common;
+use crate::waiting::{LONG, until};
 
 use blk::bio::OpFlags;
 use blk::status::BlkStatus;
@@ -19,7 +20,6 @@ use sim::rng::Rng;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const LONG: Duration = Duration::from_secs(300);
 const OPTIMIZED: u8 = 0x0;
 const NON_OPTIMIZED: u8 = 0x1;
 const STANDBY: u8 = 0x2;
@@ -247,11 +247,7 @@ fn paths_are_regrouped_when_port_states_change() {
         let array = array.clone();
         std::thread::spawn(move || {
             // After the initiator was notified.
-            let began = Instant::now();
-            while array.lock().unwrap().refused[1] == 0 {
-                assert!(began.elapsed() < LONG, "no request comes");
-                std::thread::yield_now();
-            }
+            until("a request is refused", || array.lock().unwrap().refused[1] > 0);
             let mut array = array.lock().unwrap();
             array.states = [0, STANDBY, OPTIMIZED, UNAVAILABLE];
             sender.send(array.served).unwrap();

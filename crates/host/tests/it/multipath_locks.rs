@@ -57,9 +57,11 @@ fn late_path_is_locked_before_it_is_used() {
     let _fixture = DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     let other = ImageLock::take(&away, true).unwrap();
     std::fs::rename(&away, &device.0).unwrap();
-    until(|| disk.path().troubles().iter().any(|t| t.contains("is in use: another program")));
+    until("the lock of another program is reported", || {
+        disk.path().troubles().iter().any(|t| t.contains("is in use: another program"))
+    });
     assert_eq!(active(&disk), 1);
     drop(other);
-    until(|| active(&disk) == 2);
+    until("both paths are active", || active(&disk) == 2);
     assert_eq!(ImageLock::probe(&device.0, true).unwrap_err().kind(), ErrorKind::Denied);
 }

@@ -54,7 +54,7 @@ fn path_failed_by_hand_stays_failed_until_it_is_reinstated() {
     // The other path's checks show that there was time for this path's.
     let passes = || disk.health().iter().map(|h| h.passes).max().unwrap();
     let before = passes();
-    until(|| passes() >= before + 3);
+    until("three more checks have passed", || passes() >= before + 3);
     assert_eq!(state(&disk).0, [false, true]);
     path.command(&PathCommand::ReinstatePath("1".to_owned())).unwrap();
     assert_eq!((state(&disk).0, path.troubles().len()), ([true, true], 1));

@@ -25,7 +25,9 @@ const STALE: &str = "allow_stale_writes=yes";
 fn a_check_that_has_never_passed_fails_no_path() {
     let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
     let (mut fixture, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
-    until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    until("the failed check is reported", || {
+        disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass"))
+    });
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
 }
@@ -59,11 +61,13 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     let (a, _b, mut fixture, disk) = two_servers("polling_interval=86400", "", config);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // A failed path is used again after its next check. The first check is over, and the next one is far away.
-    until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    until("the failed check is reported", || {
+        disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass"))
+    });
     stop(a.pid());
     std::thread::scope(|s| {
         let writer = s.spawn(|| fixture.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| writer.is_finished());
+        until("the write has ended", || writer.is_finished());
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
     assert_eq!(active(&disk), 1);
@@ -85,14 +89,14 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
     let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
     let one = "&connections=1";
     // The connection that tested whether the server listens is closed.
-    until(|| sockets(a.pid()) == 1);
+    until("the server has no client", || sockets(a.pid()) == 1);
     let options = format!("{STALE},polling_interval=86400");
     let (mut fixture, disk) = open_disk(&options, &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
     // The check's connection takes 5 s to open.
-    until(|| sockets(a.pid()) == 3);
+    until("the server has two clients", || sockets(a.pid()) == 3);
     disk.paths().fail_path(slow, host::clock::now());
-    until(|| disk.health()[0].passes == 1);
+    until("the check has passed", || disk.health()[0].passes == 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(active(&disk), 1);
 }
@@ -105,13 +109,13 @@ fn path_with_stuck_requests_fails_before_any_check() {
     stop(a.pid());
     std::thread::scope(|s| {
         let writer = s.spawn(|| fixture.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| active(&disk) == 1);
+        until("one path is active", || active(&disk) == 1);
         let in_flight: u32 = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.in_flight).sum();
         assert!(in_flight == 1 && !writer.is_finished(), "{}", disk.status());
         signal(a.pid(), "-CONT");
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
-    until(|| active(&disk) == 2);
+    until("both paths are active", || active(&disk) == 2);
 }
 
 /// A server that accepts one connection cannot be checked with another. Its path is retried as without a checker.
@@ -121,7 +125,7 @@ fn a_path_that_cannot_be_checked_comes_back() {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let first = disk.status().groups[0].paths[0].id;
     disk.paths().fail_path(first, host::clock::now());
-    until(|| active(&disk) == 2);
+    until("both paths are active", || active(&disk) == 2);
     assert_eq!(disk.health()[0].passes, 0);
     assert!(
         disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")),
@@ -210,7 +214,9 @@ fn late_path_with_few_connections_limits_no_queues() {
     let urls = [a.target("&connections=4"), b.target("&connections=1")];
     let (_fixture, driver) = fixture_of("polling_interval=1", &urls, "4");
     b.start();
-    until(|| driver.path().troubles().iter().any(|t| t.contains("4 hardware queues: it has at most 1")));
+    until("the missing hardware queues are reported", || {
+        driver.path().troubles().iter().any(|t| t.contains("4 hardware queues: it has at most 1"))
+    });
     assert_eq!(driver.max_hw_queues(), 4);
 }
 

@@ -34,7 +34,7 @@ fn urls(targets: &[Scripted; 2]) -> [String; 2] {
 /// Makes a disk of these paths. Each has passed a check, so that later checks can fail it.
 fn disk_of(targets: &[Scripted; 2]) -> (DriverFixture, Arc<Multipath>) {
     let (fixture, disk) = open_disk(OPTIONS, &urls(targets));
-    until(|| disk.health().iter().all(|path| path.passes > 0));
+    until("each path has passed a check", || disk.health().iter().all(|path| path.passes > 0));
     (fixture, disk)
 }
 
@@ -92,8 +92,8 @@ fn growth_that_one_path_has_reported_can_be_undone() {
     assert_eq!(resize(&disk).unwrap_err().kind(), ErrorKind::Usage);
     halve(&targets[0]);
     targets[0].cut();
-    until(|| disk.path().connections().unwrap().losses > 0);
-    until(|| all_used(&disk));
+    until("a session is lost", || disk.path().connections().unwrap().losses > 0);
+    until("both paths are used", || all_used(&disk));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!((resize(&disk).unwrap(), disk.capacity()), (before, before));
 }
@@ -107,15 +107,15 @@ fn path_that_was_down_needs_the_size_that_was_adopted() {
     let doubled = Sector(disk.capacity().0 * 2);
     targets[1].refuses.lock().unwrap().extend([0, CHECK_SESSION]);
     targets[1].cut();
-    until(|| sessions_up(&disk) == 1);
+    until("one session is up", || sessions_up(&disk) == 1);
     double(&targets[0]);
     assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
     // It is back, but its unit still has the old size.
     targets[1].refuses.lock().unwrap().clear();
-    until(|| is_refused(&disk) && active(&disk) == 1);
+    until("one path is active, the other is refused", || is_refused(&disk) && active(&disk) == 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     double(&targets[1]);
-    until(|| all_used(&disk));
+    until("both paths are used", || all_used(&disk));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(resize(&disk).unwrap(), doubled);
 }
@@ -129,12 +129,12 @@ fn session_that_has_not_read_the_new_size_is_made_anew() {
     targets[1].refuses.lock().unwrap().push(CHECK_SESSION);
     double(&targets[0]);
     assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
-    until(|| is_refused(&disk));
+    until("the path is refused", || is_refused(&disk));
     targets[1].refuses.lock().unwrap().clear();
-    until(|| active(&disk) == 1);
+    until("one path is active", || active(&disk) == 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     double(&targets[1]);
-    until(|| all_used(&disk));
+    until("both paths are used", || all_used(&disk));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
@@ -151,11 +151,11 @@ fn path_that_is_opened_larger_gets_the_size_of_its_disk() {
         let (mut fixture, disk) = open_disk(OPTIONS, &urls(&targets));
         targets[larger].refuses.lock().unwrap().clear();
         let before = disk.capacity();
-        until(|| all_used(&disk));
+        until("both paths are used", || all_used(&disk));
         halve(&targets[larger]);
         targets[larger].cut();
-        until(|| disk.path().connections().unwrap().losses > 0);
-        until(|| all_used(&disk));
+        until("a session is lost", || disk.path().connections().unwrap().losses > 0);
+        until("both paths are used", || all_used(&disk));
         assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!((resize(&disk).unwrap(), disk.capacity()), (before, before), "path {larger}, late: {is_late}");
     }
@@ -184,13 +184,13 @@ fn path_that_cannot_tell_its_size_now_is_left_out() {
         assert!(troubles.iter().any(|t| t.contains("READ CAPACITY (16) failed")), "{status:#x}: {troubles:?}");
         assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         fails.store(false, Ordering::Relaxed);
-        until(|| all_used(&disk));
+        until("both paths are used", || all_used(&disk));
         fails.store(true, Ordering::Relaxed);
         double(&targets[0]);
         assert_eq!((resize(&disk).unwrap(), disk.capacity()), (doubled, doubled));
         double(&targets[1]);
         fails.store(false, Ordering::Relaxed);
-        until(|| all_used(&disk));
+        until("both paths are used", || all_used(&disk));
         assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
 }

@@ -5,6 +5,7 @@
 use crate::common;
 use crate::nbd_load;
 use crate::serving;
+use crate::waiting::{LONG, POLL};
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::driver::Driver;
@@ -17,7 +18,7 @@ use host::driver::nbd::{self, Nbd};
 use host::error::ErrorKind;
 use host::export::nbd::{Address, NbdExport, NbdOptions};
 use host::mem::Regions;
-use nbd_load::{LONG, check_clean, fixture, goes_on, is_connected, open, prepared, run_while, survives_kills};
+use nbd_load::{check_clean, fixture, goes_on, is_connected, open, prepared, run_while, survives_kills};
 use serving::{Served, check_drained, run};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -47,7 +48,7 @@ fn nbdkit_told_to_end_under_a_verify_job_is_not_noticed() {
     survives_kills(Peer::nbdkit_file(&["--filter=delay"], &["delay-write=5ms"]), |peer| {
         let pid = peer.pid().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        until(|| UnixStream::connect(peer.socket()).is_err());
+        until("the server does not listen", || UnixStream::connect(peer.socket()).is_err());
     });
 }
 
@@ -58,7 +59,7 @@ fn without_a_delay_the_jobs_report_the_loss() {
     let outcome = run_while(&target, |disk| {
         goes_on(disk);
         peer.kill();
-        until(|| disk.queue.stats().in_flight == 0);
+        until("no request is in flight", || disk.queue.stats().in_flight == 0);
     });
     for t in &outcome.threads {
         assert_eq!(t.as_ref().expect("it ran").stats.first_error, 5, "EIO");
@@ -80,7 +81,7 @@ fn requests_wait_for_as_long_as_the_delay_and_no_longer() {
     assert_eq!((queues[0].connected, queues[0].losses), (false, 1));
     assert!(refusal.is_some_and(|r| r.contains("cannot connect")));
     peer.start();
-    until(|| is_connected(&nbd));
+    until("the disk is connected", || is_connected(&nbd));
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
 }
 
@@ -92,9 +93,9 @@ fn an_idle_disk_reconnects_by_itself() {
     assert_eq!(fixture.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
     for _ in 0..3 {
         peer.kill();
-        until(|| !is_connected(&nbd));
+        until("the connection is lost", || !is_connected(&nbd));
         peer.start();
-        until(|| is_connected(&nbd));
+        until("the disk is connected", || is_connected(&nbd));
         assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![7; 4096]));
     }
     assert_eq!(nbd.status().0[0].losses, 3);
@@ -112,7 +113,7 @@ fn an_export_that_has_changed_is_not_used() {
     assert!(refusal.contains("has changed from 8388608 bytes"), "{refusal}");
     peer.set_argument("16M", "8M");
     peer.start();
-    until(|| is_connected(&nbd));
+    until("the disk is connected", || is_connected(&nbd));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
@@ -193,7 +194,9 @@ fn a_paused_server_is_waited_for() {
     std::thread::scope(|s| {
         s.spawn(|| {
             // The block layer has called the driver's timeout handler more than once.
-            until(|| disk.hctx_stats().iter().map(|h| h.timeouts).sum::<u64>() >= before + 3);
+            until("requests have timed out three more times", || {
+                disk.hctx_stats().iter().map(|h| h.timeouts).sum::<u64>() >= before + 3
+            });
             pause.say(b'r');
         });
         assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
@@ -215,7 +218,7 @@ fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 nbd.path().set_give_up(give_up);
-                std::thread::yield_now();
+                std::thread::sleep(POLL);
             }
         });
         let _over = StopOnDrop(&over);
@@ -245,7 +248,7 @@ fn what_is_not_answered_is_given_up_once() {
     assert_eq!(read, (BlkStatus::Timeout, vec![0xee; 4096]));
     pause.say(b'r');
     nbd.path().set_give_up(false);
-    until(|| is_connected(&nbd));
+    until("the disk is connected", || is_connected(&nbd));
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     assert_eq!(nbd.status().0[0].losses, 1);
 }
@@ -257,7 +260,7 @@ fn patience_ends_when_it_would_have_without_giving_up() {
     let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=2"));
     assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     peer.kill();
-    until(|| !is_connected(&nbd));
+    until("the connection is lost", || !is_connected(&nbd));
     let read = while_given_up(&nbd, false, || fixture.read(0, 4096));
     assert_eq!(read.0, BlkStatus::IoErr);
 }
@@ -277,7 +280,7 @@ fn late_reply_does_not_answer_the_next_use_of_a_tag() {
     );
     assert!(began.elapsed() >= Duration::from_secs(1));
     pause.say(b'r');
-    until(|| is_connected(&nbd));
+    until("the disk is connected", || is_connected(&nbd));
     for _ in 0..20 {
         assert_eq!(fixture.read(64, 4096), (BlkStatus::Ok, vec![2; 4096]), "not the late reply's data");
     }
@@ -420,7 +423,7 @@ fn a_server_that_lies_is_left_and_the_next_one_asked() {
     let (path, server) = odd_server(first);
     let (mut fixture, nbd) = fixture(&format!("nbd+unix:///?socket={}&reconnect_delay=60", path.display()));
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));
-    until(|| nbd.status().0[0].losses > lies);
+    until("the connection is lost", || nbd.status().0[0].losses > lies);
     let status = &nbd.status().0[0];
     assert!(status.last_loss.as_deref().unwrap().contains("is not out"), "{status:?}");
     assert_eq!(status.replayed, lies);

@@ -6,6 +6,7 @@
 use crate::common;
 use crate::nbd_load;
 use crate::serving;
+use crate::waiting::LONG;
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::id::Sector;
@@ -19,7 +20,7 @@ use host::mem::Regions;
 use host::nbd::wire::{BytesIn, opt, rep};
 use host::net::certificates::NbdTls;
 use host::net::certificates::Tls;
-use nbd_load::{LONG, check_clean, fixture, goes_on, is_connected, prepared, run_while, survives_kills};
+use nbd_load::{check_clean, fixture, goes_on, is_connected, prepared, run_while, survives_kills};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -335,7 +336,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
     fs::write(&good[0].0, revoked).unwrap();
     fs::write(&good[1].0, its_key).unwrap();
     peer.start();
-    until(|| {
+    until("the revoked certificate is reported", || {
         assert!(nbd.status().0[0].losses == 0 || !is_connected(&nbd), "the revoked one is used");
         nbd.status().1.is_some_and(|why| why.contains("has been revoked"))
     });
@@ -609,7 +610,9 @@ fn a_server_that_does_not_read_is_waited_for() {
         let mut answers = Vec::new();
         for i in 0..96 {
             if i < SLOWLY {
-                until(|| rustix::io::ioctl_fionread(&stream.sock).unwrap() > 80 << 10);
+                until("the driver has sent more than 80 KiB", || {
+                    rustix::io::ioctl_fionread(&stream.sock).unwrap() > 80 << 10
+                });
             }
             let mut request = vec![0; 28 + LEN];
             stream.read_exact(&mut request).unwrap();

@@ -4,6 +4,7 @@
 
 use crate::own_process;
 use crate::serving;
+use crate::waiting::{LONG, POLL, until};
 
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::nbd::wire::{RequestHeader, command};
@@ -18,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
-const LONG: Duration = Duration::from_secs(300);
 
 /// A daemon with one disk and one NBD server.
 struct Server {
@@ -89,11 +89,7 @@ impl Server {
 
     /// Waits until no client is connected.
     fn wait_empty(&self) {
-        let until = std::time::Instant::now() + LONG;
-        while self.export().connections() > 0 {
-            assert!(std::time::Instant::now() < until, "a connection stays");
-            std::thread::yield_now();
-        }
+        until("no client is connected", || self.export().connections() == 0);
     }
 
     /// Ends the export. Then nothing of the disk may be in use.
@@ -315,7 +311,10 @@ fn a_client_that_takes_no_replies_stops_only_itself() {
     while sent < 64 << 20 && std::time::Instant::now() < until {
         match stream.write(&reads) {
             Ok(n) => sent += n,
-            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock),
+            Err(e) => {
+                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+                std::thread::sleep(POLL);
+            }
         }
     }
     assert!(sent < 8 << 20, "{sent} bytes of requests were received");
@@ -467,11 +466,7 @@ fn a_client_that_many_let_go_at_once_is_gone_for_all_of_them() {
     let mut server = Server::new("null:size=1m", 1);
     let _client = server.raw();
     let export = Arc::new(server.export.take().unwrap());
-    let until = std::time::Instant::now() + LONG;
-    while export.connections() == 0 {
-        assert!(std::time::Instant::now() < until, "the client is not served");
-        std::thread::yield_now();
-    }
+    until("the client is served", || export.connections() > 0);
     let (done, all_done) = std::sync::mpsc::channel();
     for _ in 0..8 {
         let (export, done) = (Arc::clone(&export), done.clone());

@@ -3,6 +3,7 @@
 //! sizes, and when a write is durable. The same file served by qemu-nbd and nbdkit is the reference.
 
 use crate::serving;
+use crate::waiting::until;
 
 use blk::bio::Op;
 use host::export::nbd::{NbdDisk, NbdExport};
@@ -11,7 +12,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -55,7 +55,7 @@ impl Server {
     /// Runs a script of libnbd with a connection `h`.
     fn python(&self, script: &str) {
         let before = format!(
-            "import nbd, errno, os\nuri = {:?}\nimage = {:?}\ndef connect():\n    h = nbd.NBD()\n    \
+            "import nbd, errno, os, time\nuri = {:?}\nimage = {:?}\ndef connect():\n    h = nbd.NBD()\n    \
              h.add_meta_context('base:allocation')\n    h.set_strict_mode(0)\n    h.connect_uri(uri)\n    return h\n\
              def fails(number, f):\n    try:\n        f()\n    except nbd.Error as e:\n        \
              assert e.errnum == number, e\n    else:\n        raise AssertionError('did not fail')\n\
@@ -87,11 +87,7 @@ struct Reference(Child, PathBuf);
 impl Reference {
     fn start(program: &str, arguments: &[&str], socket: PathBuf) -> Reference {
         let child = Command::new(program).args(arguments).spawn().unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        while !socket.exists() {
-            assert!(Instant::now() < until, "{program} does not listen");
-            std::thread::yield_now();
-        }
+        until(&format!("{program} listens"), || socket.exists());
         Reference(child, socket)
     }
 
@@ -280,10 +276,7 @@ fn cache_reads_ahead() {
     assert_eq!(cached().trim(), "0");
     server.python("h.cache(8 << 20, 4 << 20)\n");
     // The kernel has started to prefetch by then, but may not have finished.
-    let until = Instant::now() + Duration::from_secs(30);
-    while cached().trim().parse::<u64>().unwrap() < 8 * MIB {
-        assert!(Instant::now() < until, "{} bytes are cached", cached());
-    }
+    until("8 MiB are cached", || cached().trim().parse::<u64>().unwrap() >= 8 * MIB);
     assert!(cached().trim().parse::<u64>().unwrap() < 12 * MIB);
     server.check_idle();
 }
@@ -385,17 +378,13 @@ fn a_resize_shows_to_later_clients() {
     std::thread::scope(|s| {
         let client = s.spawn(|| {
             server.python(&format!(
-                "open({gone:?}, 'w').close()\nwhile not os.path.exists({go:?}): pass\n\
+                "open({gone:?}, 'w').close()\nwhile not os.path.exists({go:?}): time.sleep(.001)\n\
                  assert h.get_size() == 96 << 20 and h.pread(512, 0) == bytes(512)\n\
                  fails(errno.EINVAL, lambda: h.pread(512, 40 << 20))\n\
                  fails(errno.ENOSPC, lambda: h.pwrite(b'x' * 512, 32 << 20))\nh.pwrite(b'x' * 512, (32 << 20) - 512)\n"
             ));
         });
-        let until = Instant::now() + Duration::from_secs(30);
-        while !fs::exists(&gone).unwrap() && !client.is_finished() {
-            assert!(Instant::now() < until, "the client does not come");
-            std::thread::yield_now();
-        }
+        until("the client is connected or has ended", || fs::exists(&gone).unwrap() || client.is_finished());
         resize(32 * MIB);
         fs::write(&go, "").unwrap();
     });
@@ -416,11 +405,11 @@ fn an_image_may_change_while_its_disk_is_drained() {
             server.python(&(begin + "    h.pwrite(bytes([i % 256]), 0)\n    i += 1\n"));
         });
         for value in 1..=200 {
-            let (from, until) = (writes(), Instant::now() + Duration::from_secs(30));
-            while writes() < from + 2 {
-                assert!(Instant::now() < until && !client.is_finished(), "the client does not write");
-                std::thread::yield_now();
-            }
+            let from = writes();
+            until("the client has written twice", || {
+                assert!(!client.is_finished(), "the client has ended");
+                writes() >= from + 2
+            });
             disk.drain().unwrap();
             let mut byte = [0];
             image.read_exact_at(&mut byte, 100).unwrap();

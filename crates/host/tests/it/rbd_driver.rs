@@ -3,6 +3,7 @@
 //! their data. Also its lock, sizes, holes and snapshots, and an OSD that is killed. Tests of all drivers are in `driver_conformance`.
 
 use crate::common;
+use crate::waiting::POLL;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
@@ -323,7 +324,7 @@ fn rbd_a_path_that_was_shut_out_does_not_come_back() {
     let image = CephImage::new(MIB, "layering");
     let options = "polling_interval=1,path_grouping_policy=multibus,path_selector=round-robin 0";
     let (mut fixture, disk) = open_disk(options, &[image.target(""), image.target("")]);
-    until(|| disk.health().iter().all(|p| p.passes > 0));
+    until("each path has passed a check", || disk.health().iter().all(|p| p.passes > 0));
     let status = program("rbd", &["status", "--format", "json", &image.name]);
     let (_, behind) = status.split_once("\"address\":\"").unwrap_or_else(|| panic!("{status}"));
     program("ceph", &["osd", "blocklist", "add", behind.split('"').next().unwrap()]);
@@ -332,7 +333,7 @@ fn rbd_a_path_that_was_shut_out_does_not_come_back() {
     }
     let passes = || disk.health().iter().map(|p| p.passes).max();
     let before = passes();
-    until(|| passes() >= before.map(|n| n + 3));
+    until("three more checks have passed", || passes() >= before.map(|n| n + 3));
     assert_eq!(active(&disk), 1);
     assert!(
         disk.path().troubles().iter().any(|t| t.contains("blocklisted this client")),
@@ -360,7 +361,7 @@ fn rbd_paths_share_their_data_and_are_checked_beside_a_lock() {
     let said = refused("", &[plain.clone(), plain]);
     assert!(said.contains("only one client can have"), "{said}");
     let (mut fixture, disk) = open_disk("polling_interval=1,no_path_retry=queue", &[image.target(":exclusive=1")]);
-    until(|| disk.health()[0].passes > 0);
+    until("the first path has passed a check", || disk.health()[0].passes > 0);
     let path = disk.status().groups[0].paths[0].id;
     disk.paths().fail_path(path, host::clock::now());
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it is brought back");
@@ -447,7 +448,7 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
         s.spawn(|| {
             while !ended.load(std::sync::atomic::Ordering::Acquire) {
                 assert!(driver.path().set_give_up(true));
-                std::thread::yield_now();
+                std::thread::sleep(POLL);
             }
         });
         let status = patient.write(8, &[6; 4096], OpFlags::NONE);

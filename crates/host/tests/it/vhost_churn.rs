@@ -4,6 +4,7 @@
 
 use crate::own_process;
 use crate::serving;
+use crate::waiting::{LONG, POLL};
 
 use host::export::vhost::{ExportOptions, VhostExport};
 use serving::{Served, vhost_options};
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vuclient::raw::message::feature::{BLK_FLUSH, RING_PACKED, VERSION_1};
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, READY_MEMORY, Raw, block};
@@ -26,7 +27,6 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::INFLIGHT_SHMFD
     | protocol::LOG_SHMFD
     | protocol::BACKEND_REQ;
-const LONG: Duration = Duration::from_secs(300);
 /// More than twice the number of a disk's submitters. Half of the clients use one.
 const CLIENTS: u64 = 2500;
 
@@ -155,6 +155,6 @@ fn settled(served: &Served, sockets: [&str; 2], right: Option<(usize, usize, usi
             return here;
         }
         assert!(Instant::now() < end, "{right:?} before, {here:?} after");
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
 }

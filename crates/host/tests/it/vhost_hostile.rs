@@ -3,6 +3,7 @@
 
 use crate::own_process;
 use crate::serving;
+use crate::waiting::{LONG, until};
 
 use host::export::vhost::{ExportOptions, VhostExport};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +13,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 use vuclient::raw::message::feature::{BLK_FLUSH, VERSION_1};
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, Raw, block};
@@ -23,7 +23,6 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::CONFIGURE_MEM_SLOTS
     | protocol::INFLIGHT_SHMFD
     | protocol::LOG_SHMFD;
-const LONG: Duration = Duration::from_secs(300);
 
 fn export(served: &Served, name: &str) -> VhostExport {
     export_with(served, name, false)
@@ -147,11 +146,10 @@ impl FuseFile {
         command.args(["--mount", "qemu-storage-daemon", "--blockdev", node, "--export", export]);
         let mut server = command.current_dir(directory).spawn().unwrap();
         let mounted = format!("/proc/{}/root{}", server.id(), directory.join("mount").display());
-        let until = Instant::now() + LONG;
-        while fs::metadata(&mounted).map_or(0, |m| m.len()) == 0 {
-            assert!(server.try_wait().unwrap().is_none() && Instant::now() < until, "nothing is mounted");
-            std::thread::yield_now();
-        }
+        until("the file is mounted", || {
+            assert!(server.try_wait().unwrap().is_none(), "the server has ended");
+            fs::metadata(&mounted).is_ok_and(|m| m.len() > 0)
+        });
         FuseFile { server, file: File::options().read(true).write(true).open(&mounted).unwrap() }
     }
 

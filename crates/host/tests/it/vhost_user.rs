@@ -5,6 +5,7 @@
 use crate::own_process;
 use crate::serving;
 use crate::vhost_server;
+use crate::waiting::{LONG, POLL, until};
 
 use host::export::vhost::{ExportOptions, VhostExport};
 use serving::vhost_options;
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
 use std::time::Instant;
-use vhost_server::{BOTH, LONG, PROTOCOL, Server};
+use vhost_server::{BOTH, PROTOCOL, Server};
 use vuclient::raw::dirty::{DirtyLog, MemorySnapshot};
 use vuclient::raw::message::feature::{
     BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, EVENT_IDX, INDIRECT_DESC, LOG_ALL, RING_PACKED, VERSION_1,
@@ -465,7 +466,7 @@ fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BT
             return (changed, seen);
         }
         assert!(Instant::now() < end, "{what}: pages {:?} changed and are not logged", changed.difference(&seen));
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
 }
 
@@ -661,18 +662,13 @@ fn the_socket_is_gone_before_what_is_in_flight_is_waited_for() {
     let read = apart(&mut raw, block::IN, 0, 4096, 7);
     raw.submit(0, &read.segments()).unwrap();
     raw.kick(0).unwrap();
-    let until = |what: &dyn Fn() -> bool| {
-        let began = std::time::Instant::now();
-        while !what() {
-            assert!(began.elapsed() < LONG, "it does not come");
-            std::thread::yield_now();
-        }
-    };
-    until(&|| server.threads.report().iter().flat_map(|t| &t.sources).any(|s| s.in_flight > 0));
+    until("the read is in flight", || server.threads.report().iter().flat_map(|t| &t.sources).any(|s| s.in_flight > 0));
     let export = server.export.take();
     std::thread::scope(|scope| {
         let ends = scope.spawn(move || drop(export));
-        until(&|| ends.is_finished() || !fs::exists(&server.socket).unwrap());
+        until("the socket is gone or the export has ended", || {
+            ends.is_finished() || !fs::exists(&server.socket).unwrap()
+        });
         assert!(!ends.is_finished(), "it waits for what is in flight");
         let options = ExportOptions { socket: server.socket.clone().into(), ..vhost_options() };
         server.export = Some(VhostExport::start(&server.threads, &server.disk, options).unwrap());

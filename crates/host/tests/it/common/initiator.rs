@@ -39,7 +39,7 @@ pub fn an_absence_is_not_noticed(fixture: &mut DriverFixture, driver: &Iscsi, mu
     assert_eq!(fixture.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     for round in 1..=3 {
         serves(false);
-        until(|| driver.path().connections().unwrap().up == 0);
+        until("no session is up", || driver.path().connections().unwrap().up == 0);
         std::thread::scope(|s| {
             let writer = s.spawn(|| {
                 assert_eq!(fixture.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);

@@ -2,16 +2,14 @@
 //! An independent iSCSI target: Debian's tgtd with a file as LUN 1. It can be killed and restarted at the same address, which no other
 //! server of any test has, and its sessions can be closed.
 
-use super::{TempFile, own_address};
+use super::{TempFile, own_address, until};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-const START_TIME: Duration = Duration::from_secs(300);
 /// The target's name.
 pub const IQN: &str = "iqn.2026-11.test:t1";
 
@@ -57,10 +55,7 @@ impl Tgt {
     /// Starts it again at the same address.
     pub fn start(&mut self) {
         self.kill();
-        let until = Instant::now() + START_TIME;
-        while !self.try_start() {
-            assert!(Instant::now() < until, "tgtd does not listen at {} again", self.address);
-        }
+        until(&format!("tgtd listens at {} again", self.address), || self.try_start());
     }
 
     fn try_start(&mut self) -> bool {
@@ -69,12 +64,10 @@ impl Tgt {
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &portal]).env("TGT_IPC_SOCKET", &self.ipc);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run tgtd: {e}"));
-        let until = Instant::now() + START_TIME;
-        while !self.try_admin(&["--op", "show", "--mode", "sys"]) {
+        until("tgtd answers", || {
             assert!(child.try_wait().unwrap().is_none(), "tgtd ended");
-            assert!(Instant::now() < until, "tgtd does not come up");
-            std::thread::yield_now();
-        }
+            self.try_admin(&["--op", "show", "--mode", "sys"])
+        });
         self.child = Some(child);
         // A tgtd that cannot bind its portal listens on any address at port 3260 instead.
         if !self.show(&["--op", "show", "--mode", "portal"]).contains(&format!("Portal: {},", self.address)) {

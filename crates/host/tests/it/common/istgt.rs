@@ -4,15 +4,15 @@
 //! It behaves differently from tgtd: all data of a write must be solicited (`ImmediateData No`), and it declines `InitialR2T=No`.
 
 use super::{DISK_BYTES, TempFile};
+use crate::waiting::{LONG, POLL};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const START_TIME: Duration = Duration::from_secs(300);
 /// How many times two free ports are looked for.
 const TRIES: u32 = 20;
 const IQN: &str = "iqn.2026-11.test:second";
@@ -115,13 +115,13 @@ fn try_start(directory: &std::path::Path, file: &TempFile, options: Options) -> 
     let mut command = Command::new("istgt");
     command.arg("-D").arg("-c").arg(&config).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run istgt: {e}"));
-    let until = Instant::now() + START_TIME;
+    let until = Instant::now() + LONG;
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if child.try_wait().unwrap().is_some() {
             return None;
         }
         assert!(Instant::now() < until, "istgt does not listen: {}", said(directory));
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
     Some((child, port))
 }

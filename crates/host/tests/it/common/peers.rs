@@ -4,15 +4,12 @@
 
 pub(crate) use crate::certificates;
 
-use super::TempFile;
+use super::{TempFile, until};
 use certificates::{Authority, NOW};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-const START_TIME: Duration = Duration::from_secs(300);
 
 /// A server that runs or was killed.
 pub struct Peer {
@@ -107,12 +104,10 @@ impl Peer {
         let mut command = Command::new(self.program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run {}: {e}", self.program));
-        let until = Instant::now() + START_TIME;
-        while UnixStream::connect(self.socket()).is_err() {
+        until(&format!("{} listens", self.program), || {
             assert_eq!(child.try_wait().unwrap(), None, "{} {:?} ended", self.program, self.arguments);
-            assert!(Instant::now() < until, "{} does not listen", self.program);
-            std::thread::yield_now();
-        }
+            UnixStream::connect(self.socket()).is_ok()
+        });
         self.child = Some(child);
     }
 

@@ -12,10 +12,7 @@ use host::run::{Prepared, RunOutcome, RunPlan, prepare};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use workload::job::{JobFile, ParseContext};
-
-pub const LONG: Duration = Duration::from_secs(300);
 
 /// Opens a driver of a target. Returns it and its memory regions.
 pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
@@ -87,7 +84,7 @@ pub fn goes_on(disk: &Disk) {
     let ended = || disk.queue.stats().ops.iter().map(|op| op.ios).sum::<u64>();
     let before = ended();
     // The sum of the jobs' depths limits how many completions can be of earlier I/O.
-    until(|| ended() >= before + 40);
+    until("40 more I/Os have ended", || ended() >= before + 40);
 }
 
 #[track_caller]

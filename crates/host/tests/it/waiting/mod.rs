@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waits in tests for conditions that become true by themselves.
+//! Waits in tests for conditions that become true by themselves. They sleep between two checks, so other tests have the CPUs.
 
 use std::time::{Duration, Instant};
 
-/// Returns once the condition holds. The limit is a minute.
+/// The limit of a wait. It is generous, because a busy machine makes tests slow.
+pub const LONG: Duration = Duration::from_secs(300);
+/// The time between two checks of a condition.
+pub const POLL: Duration = Duration::from_millis(1);
+
+/// Returns once the condition `what` holds. Panics if it does not within [`LONG`].
 #[track_caller]
-pub fn until(mut what: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not come to it");
-        std::thread::yield_now();
+    while !holds() {
+        assert!(began.elapsed() < LONG, "not within {LONG:?}: {what}");
+        std::thread::sleep(POLL);
     }
 }
