@@ -14,8 +14,9 @@ pub mod peers;
 pub mod proxy;
 pub mod scripted;
 pub mod stopping;
-use crate::waiting;
+use crate::waiting::POLL;
 
+pub use crate::waiting::until;
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, HctxId, Sector};
 use blk::queue::{NoNotify, RequestQueue};
@@ -42,7 +43,6 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-pub use waiting::until;
 
 /// Returns a loopback address that no other server of any test has, in this process or another, also while its server is down.
 /// Ports of 127.0.0.1 are not enough, because the kernel reassigns them as soon as they are closed.
@@ -390,6 +390,8 @@ impl DriverFixture {
             if before == 0 && self.may_wait {
                 let hctxs: Vec<_> = self.submitter.hctxs().collect();
                 hctxs.into_iter().for_each(|h| self.driver.wait(h, 1, None));
+            } else if before == 0 {
+                std::thread::sleep(POLL);
             }
         }
         assert_eq!(self.submitter.outstanding(), 0);
