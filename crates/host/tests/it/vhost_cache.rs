@@ -3,6 +3,7 @@
 //! durable when they complete, by the means that the device has. Counted at the driver, below the whole stack.
 
 use crate::serving;
+use crate::waiting::LONG;
 
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
@@ -19,13 +20,11 @@ use serving::vhost_options;
 use std::collections::VecDeque;
 use std::fs;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use vuclient::raw::message::feature::{BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, VERSION_1};
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, Raw, block};
 
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
-const LONG: Duration = Duration::from_secs(300);
 
 /// A device that records its requests and executes none.
 struct RecordingDriver {

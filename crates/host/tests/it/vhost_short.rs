@@ -4,6 +4,7 @@
 use crate::common;
 use crate::serving;
 use crate::vhost_server;
+use crate::waiting::LONG;
 
 use common::peers::Peer;
 use common::peers::certificates::{Authority, NOW};
@@ -13,7 +14,7 @@ use host::net::certificates::NbdTls;
 use host::net::certificates::Tls;
 use serving::{Served, run, vhost_options};
 use std::fs;
-use vhost_server::{BOTH, LONG, Server};
+use vhost_server::{BOTH, Server};
 use vuclient::raw::{Format, Notify, READY_MEMORY, block};
 use vuclient::{VerifyOptions, verify};
 

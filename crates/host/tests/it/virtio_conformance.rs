@@ -2,12 +2,12 @@
 //! Requirements of the virtio specification for devices that no other test shows: see `docs/virtio-conformance.md`.
 
 use crate::serving;
+use crate::waiting::LONG;
 
 use host::export::vhost::{ExportOptions, VhostExport};
 use host::serve::geometry::Geometry;
 use serving::{Served, vhost_options};
 use std::fs;
-use std::time::Duration;
 use vuclient::raw::message::feature::{
     BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, EVENT_IDX, INDIRECT_DESC, RING_PACKED, VERSION_1,
 };
@@ -16,7 +16,6 @@ use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
 use vuclient::raw::{Format, Notify, Raw, Segment, Used, block};
 
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
-const LONG: Duration = Duration::from_secs(300);
 const BOTH: [(Format, u64); 2] = [(Format::Split, 0), (Format::Packed, RING_PACKED)];
 
 /// A disk in memory, served to one client.

@@ -9,13 +9,11 @@ use host::serve::{IoThreads, ServedDisk};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use vuclient::raw::message::feature::{BLK_FLUSH, RING_PACKED, VERSION_1};
 use vuclient::raw::message::protocol;
 use vuclient::raw::{Format, Notify, Raw};
 
 pub const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
-pub const LONG: Duration = Duration::from_secs(300);
 pub const BOTH: [(Format, u64); 2] = [(Format::Split, 0), (Format::Packed, RING_PACKED)];
 
 /// A daemon with one disk and one export.
