@@ -117,6 +117,9 @@ mod tests {
     use crate::driver::null::{Null, NullOptions};
     use blk::settings::QueueConfig;
 
+    /// The time between two checks of a condition.
+    const POLL: std::time::Duration = std::time::Duration::from_millis(1);
+
     /// This machine's tree, with an `online` of our own.
     fn tree(name: &str) -> PathBuf {
         let tree = std::env::temp_dir().join(format!("cpus-{}-{name}", std::process::id()));
@@ -147,7 +150,7 @@ mod tests {
         };
         list(format!("0-{}\n", nr_cpus - 1));
         let disks = [("null".to_owned(), Arc::clone(&disk))];
-        let watch = CpuWatch::start_at(&tree, std::time::Duration::from_millis(1), &disks).expect("it watches");
+        let watch = CpuWatch::start_at(&tree, POLL, &disks).expect("it watches");
         let mut sub = disk.queue.submitter(CpuId::new(0)).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         // A poll while the disk is frozen for it changes nothing yet.
@@ -155,7 +158,7 @@ mod tests {
             while (sub.cpu() == CpuId::new(0)) != at_home {
                 assert!(std::time::Instant::now() < until, "it did not follow");
                 sub.poll(clock::now());
-                std::thread::yield_now();
+                std::thread::sleep(POLL);
             }
         };
         list(format!("1-{}\n", nr_cpus - 1));
@@ -164,7 +167,7 @@ mod tests {
         wait_until(true);
         while watch.seen().len() < 2 {
             assert!(std::time::Instant::now() < until, "{:?}", watch.seen());
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         let seen: Vec<_> = watch.seen().iter().map(|c| (c.cpu.index(), c.online)).collect();
         assert_eq!(seen, [(0, false), (0, true)]);

@@ -123,7 +123,7 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(60);
         while !socket.trouble().unwrap().contains("has replaced") {
             assert!(Instant::now() < end, "it is not checked");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         drop(file);
         assert!(watch.look_now(Duration::from_secs(60)));

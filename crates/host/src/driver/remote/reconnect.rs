@@ -231,6 +231,8 @@ mod tests {
     }
 
     const LIMIT: blk::time::Duration = blk::time::Duration::from_secs(60);
+    /// The time between two checks of a condition.
+    const POLL: std::time::Duration = std::time::Duration::from_millis(1);
 
     /// Its attempt succeeds only if the other links are checked meanwhile.
     struct Patient {
@@ -260,7 +262,7 @@ mod tests {
             while self.looks.load(Ordering::Relaxed) == before && clock::now() < until {
                 // A link that is lost meanwhile wakes the thread in the same way.
                 self.watch.wake();
-                std::thread::yield_now();
+                std::thread::sleep(POLL);
             }
             self.is_linked.store(true, Ordering::Relaxed);
             let is_seen = self.looks.load(Ordering::Relaxed) > before;
@@ -275,7 +277,7 @@ mod tests {
         let links = Arc::new(links);
         let reconnector = Reconnector::start(&links).unwrap();
         while !links.is_linked.load(Ordering::Relaxed) {
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         drop(reconnector);
         assert!(links.watch.refusal().is_none());

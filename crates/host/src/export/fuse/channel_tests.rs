@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 const SIZE: u64 = 4 << 20;
 
@@ -118,12 +119,18 @@ impl Kernel {
         for member in self.disk.members() {
             member.queue.begin_freeze();
             // Another export's IOThread may be in the round still in which it replied.
-            let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-            while !member.queue.is_drained() {
-                assert!(std::time::Instant::now() < until, "something is in flight");
-                std::thread::yield_now();
-            }
+            until("nothing is in flight", || member.queue.is_drained());
         }
+    }
+}
+
+/// Returns once the condition `what` holds, without taking CPUs from other tests.
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(300), "it does not come to it: {what}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -335,15 +342,11 @@ fn a_rewrite_does_not_undo_writes_from_before_it() {
         }
         // Apart, or they would become one request.
         (0..n).for_each(|i| kernel.send(&write(i.into(), i * 1024, 0, &[i as u8 + 1; 512])));
-        while kernel.taken(0) < n.into() {
-            std::thread::yield_now();
-        }
+        until("all writes are taken", || kernel.taken(0) >= n.into());
         let other = kernel.another();
         // The last one first: its block's write waits the longest.
         (0..n).rev().for_each(|i| other.send(&write(i.into(), i * 1024 + 100, 0, &[200; 100])));
-        while other.taken(1) == 0 {
-            std::thread::yield_now();
-        }
+        until("the last write is taken", || other.taken(1) > 0);
         kernel.disk.resume();
         (0..n).for_each(|_| assert_eq!((kernel.reply().1, other.reply().1), (0, 0)));
         let content = kernel.content(0, n * 1024);
@@ -365,14 +368,10 @@ fn reads_do_not_end_the_wait_for_unknown_writes() {
     let kernel = Kernel::over(&["ram:size=4m"], config);
     let n = 30;
     (0..n).for_each(|i| kernel.send(&write(i, i as u32 * 1024, 0, &[1; 512])));
-    while kernel.taken(0) < n {
-        std::thread::yield_now();
-    }
+    until("all writes are taken", || kernel.taken(0) >= n);
     let other = kernel.another();
     other.send(&write(1, 2 << 20, 0, &[2; 100]));
-    while other.taken(1) < 1 {
-        std::thread::yield_now();
-    }
+    until("the write is taken", || other.taken(1) > 0);
     let mut written = 0;
     for _ in 0..2 * n {
         kernel.send(&read(u64::MAX, 0, 512));
@@ -437,15 +436,10 @@ fn a_waiter_for_blocks_sleeps_and_is_woken() {
     kernel.send(&write(1, 100, 0, &[7; 100]));
     kernel.send(&write(2, 300, 0, &[8; 100]));
     let sleeps = || kernel.threads.report()[0].sleeps;
-    while kernel.taken(0) < 2 {
-        std::thread::yield_now();
-    }
+    until("both writes are taken", || kernel.taken(0) >= 2);
     // Each look wakes it, after which it sleeps again, if it does.
-    let (before, limit) = (sleeps(), std::time::Instant::now() + std::time::Duration::from_secs(20));
-    while sleeps() < before + 3 {
-        assert!(std::time::Instant::now() < limit, "it does not sleep");
-        std::thread::yield_now();
-    }
+    let before = sleeps();
+    until("the IOThread has slept three times", || sleeps() >= before + 3);
     kernel.disk.resume();
     let mut told = [kernel.reply().0, kernel.reply().0];
     told.sort_unstable();
