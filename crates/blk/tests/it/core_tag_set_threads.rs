@@ -216,7 +216,7 @@ fn run(name: &str, config: &QueueConfig, schedulers: &[&str]) {
         s.spawn(|| w.devices(seed));
         s.spawn(|| w.disturb(seed));
         while w.running.load(Ordering::Acquire) > 0 {
-            std::thread::yield_now();
+            std::thread::sleep(threads::POLL);
         }
         w.stop.store(true, Ordering::Release);
         w.device.unpark();

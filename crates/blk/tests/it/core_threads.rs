@@ -444,7 +444,7 @@ fn stress(
             disturb(&w, change);
         }
         while w.running.load(Ordering::Acquire) > 0 && !workers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
-            std::thread::yield_now();
+            std::thread::sleep(threads::POLL);
         }
         w.stop.store(true, Ordering::Release);
         w.parkers.iter().chain([&w.device]).for_each(Parker::unpark);

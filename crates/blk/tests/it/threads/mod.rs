@@ -14,6 +14,9 @@ use std::time::Duration;
 /// test slow, but does not stop it; a suspended machine stops the checks, too.
 const STILL: u32 = 120;
 
+/// The time between two checks of a thread that only waits, and so takes no CPU from those that work.
+pub const POLL: Duration = Duration::from_millis(1);
+
 /// A place to sleep with a token, as in thread parking.
 #[derive(Default)]
 pub struct Parker {
