@@ -110,6 +110,7 @@ mod tests {
 
     #[test]
     fn a_path_is_checked_when_asked_and_once_a_second() {
+        const POLL: Duration = Duration::from_millis(1);
         let at = std::env::temp_dir().join(format!("mqblk-path-watch-{}", std::process::id()));
         let watch = PathWatch::start().unwrap();
         assert!(watch.look_now(Duration::from_secs(60)), "without a path");
@@ -123,7 +124,7 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(60);
         while !socket.trouble().unwrap().contains("has replaced") {
             assert!(Instant::now() < end, "it is not checked");
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(POLL);
         }
         drop(file);
         assert!(watch.look_now(Duration::from_secs(60)));

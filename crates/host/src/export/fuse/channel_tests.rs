@@ -127,10 +127,11 @@ impl Kernel {
 /// Returns once the condition `what` holds, without taking CPUs from other tests.
 #[track_caller]
 fn until(what: &str, holds: impl Fn() -> bool) {
+    const POLL: Duration = Duration::from_millis(1);
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(300), "it does not come to it: {what}");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(POLL);
     }
 }
 
