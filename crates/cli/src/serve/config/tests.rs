@@ -351,16 +351,28 @@ fn what_is_no_toml_is_said_so_with_its_line() {
 }
 
 /// A file that is truncated anywhere, or lacks a line, is accepted or rejected; it never causes a panic.
-#[test]
-fn pieces_of_the_example_never_panic() {
-    let cuts = (0..EXAMPLE.len()).map(|at| EXAMPLE[..at].to_owned());
+fn pieces_never_panic(step: usize) {
+    let cuts = (0..EXAMPLE.len()).step_by(step).map(|at| EXAMPLE[..at].to_owned());
     let lines: Vec<&str> = EXAMPLE.lines().collect();
     let without = (0..lines.len()).map(|out| [&lines[..out], &lines[out + 1..]].concat().join("\n"));
     let uncommented = EXAMPLE.replace("\n# ", "\n");
-    let more = (0..uncommented.len()).step_by(7).map(|at| uncommented[at..].to_owned());
+    let more = (0..uncommented.len()).step_by(7 * step).map(|at| uncommented[at..].to_owned());
     for text in cuts.chain(without).chain(more) {
         let refused = said(&text);
         assert!(refused.lines().all(|line| line.starts_with("c.toml:")), "{refused}\n{text}");
+    }
+}
+
+#[test]
+fn pieces_of_the_example_never_panic() {
+    pieces_never_panic(11);
+}
+
+mod deep {
+    /// Cut at each byte.
+    #[test]
+    fn pieces_of_the_example_never_panic() {
+        super::pieces_never_panic(1);
     }
 }
 
