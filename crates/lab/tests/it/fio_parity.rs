@@ -290,7 +290,7 @@ fn slow_ios_on_a_file_with_fsync() {
 /// Sizes on both sides of every rounding step of the short number form.
 #[test]
 fn short_numbers_of_many_sizes() {
-    let mut job = "[global]\nioengine=null\nthread\nnew_group\nrw=write\n".to_owned();
+    let mut job = "[global]\nioengine=null\nthread\nnew_group\nrw=read\n".to_owned();
     for (i, size) in SIZES.iter().enumerate() {
         job += &format!("[s{i}]\nsize={size}\nbs={}\n", size / 2);
     }
