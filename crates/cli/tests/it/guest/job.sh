@@ -36,7 +36,7 @@ load() { # name, more options: one verifying job per CPU, each in its own part, 
 }
 case $WORK in
   verify)
-    load verify --ioengine=libaio --iodepth=16 --bsrange=4k-128k --rw=randwrite --size=12m --offset_increment=12m --fsync=64
+    load verify --ioengine=libaio --iodepth=16 --bsrange=4k-128k --rw=randwrite --size=6m --offset_increment=6m --fsync=64
     if [ "$POLL" -gt 0 ]; then
       load poll --ioengine=io_uring --hipri --iodepth=8 --bs=4k --rw=randwrite --size=2m --offset_increment=2m
     fi
@@ -47,9 +47,9 @@ case $WORK in
       while set -- $(cat stat); [ $(($5 - start)) -lt 1500 ]; do usleep 10000; done
       echo GUEST-UNDER-LOAD ) &
     rounds=1
-    [ "$WORK" = migrate ] && rounds=5
+    [ "$WORK" = migrate ] && rounds=8
     for i in $(seq $rounds); do
-      load "$WORK" --ioengine=libaio --iodepth=16 --bs=4k --rw=randwrite --size=16m --offset_increment=16m --fsync=512
+      load "$WORK" --ioengine=libaio --iodepth=16 --bs=4k --rw=randwrite --size=8m --offset_increment=8m --fsync=512
     done
     wait
     ;;
