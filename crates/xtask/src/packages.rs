@@ -112,8 +112,8 @@ const PACKAGES: &[Package] = &[
         why: "tests send requests by libnbd that no program sends",
     },
     Package {
-        name: "chromium",
-        stand_in: Alternative::Program("chromium"),
+        name: "chromium-headless-shell",
+        stand_in: Alternative::Program("chromium-headless-shell"),
         why: "tests look at reports with a real browser",
     },
     Package {

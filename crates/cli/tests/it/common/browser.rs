@@ -22,9 +22,10 @@ pub enum Scheme {
 
 fn program() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let named = ["chromium", "chromium-browser", "google-chrome"];
+    // The first starts in a third of the time of the others.
+    let named = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
     let found = std::env::split_paths(&path).flat_map(|d| named.map(|n| d.join(n))).find(|p| p.is_file());
-    found.expect("needs chromium in PATH (Debian: apt-get install chromium; cargo xtask test does so)")
+    found.expect("needs chromium in PATH (Debian: apt-get install chromium-headless-shell; cargo xtask test does so)")
 }
 
 /// Opens `page` in a window of this size.
