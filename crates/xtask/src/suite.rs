@@ -23,7 +23,10 @@ const DEEP: &str = "deep::";
 const AT_A_TIME: usize = 3;
 
 /// Tests of one program that run at a time: most of them wait.
-const TEST_THREADS: &str = "4";
+const TEST_THREADS: &str = "8";
+
+/// Programs that run several minutes. They start first, so that others fill the time in which they wait.
+const LONGEST: [&str; 2] = ["cli test it", "host test it"];
 
 /// Which tests of the programs run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,7 +81,8 @@ pub fn build(project: &Project) -> Result<Vec<Program>, String> {
     if !output.status.success() {
         return Err("the tests do not build".into());
     }
-    let programs: Vec<Program> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    let mut programs: Vec<Program> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    programs.sort_by_key(|program| LONGEST.iter().position(|name| *name == program.name).unwrap_or(LONGEST.len()));
     Ok(programs)
 }
 
