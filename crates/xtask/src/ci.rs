@@ -61,13 +61,13 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         let ublk = BackgroundStep::start("ublk", xtask(project, "ublk"));
         reports.push(step("RBD images", || crate::ceph::check(project)));
         reports.push(ublk.end());
-        reports.push(fuzz.end());
-        reports.push(step("clippy", || run_counted(&mut clippy(project))));
-        reports.push(loom.end());
         // It packs and waits most of the time. Not earlier, because it links mqblk, which tests use, once more.
         let mut dist = xtask(project, "dist");
         dist.args(["--check", "--profile", "dev"]);
         let installation = BackgroundStep::start("installation", dist);
+        reports.push(fuzz.end());
+        reports.push(step("clippy", || run_counted(&mut clippy(project))));
+        reports.push(loom.end());
         reports.push(step("documentation", || run_counted(&mut doc(project))));
         reports.push(step("packages", || run_counted(&mut package(project))));
         reports.push(installation.end());
