@@ -18,6 +18,8 @@ mod machine;
 mod stopping;
 #[path = "common/tgtd.rs"]
 mod tgtd;
+#[path = "../../../host/tests/it/waiting/mod.rs"]
+mod waiting;
 
 mod calibrate;
 mod compare;

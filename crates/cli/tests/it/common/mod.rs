@@ -7,6 +7,7 @@
 pub mod browser;
 mod daemon;
 
+pub use crate::waiting::{LONG, POLL, PROGRAM_POLL, until, until_reported};
 pub use daemon::Daemon;
 
 use serde_json::Value;
@@ -20,7 +21,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Seconds after which coreutils' `timeout` ends a program that hangs. No test comes near it, even with six busy loops on two CPUs.
 /// After a signal through `timeout`, a program has a minute to end.
@@ -28,37 +29,6 @@ const LIMIT_S: &str = "600";
 
 /// Longest life of a process that a test starts.
 const LIFE_LIMIT: Duration = Duration::from_secs(900);
-
-/// Longest wait for a condition that a test needs.
-pub const LONG: Duration = Duration::from_secs(300);
-
-/// Time between two checks of a condition, so that waiting takes no CPU from programs and other tests.
-pub const POLL: Duration = Duration::from_millis(1);
-
-/// As [`POLL`], for checks that start a program.
-pub const PROGRAM_POLL: Duration = Duration::from_millis(10);
-
-/// Waits until the condition `what` holds.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < LONG, "not within {LONG:?}: {what}");
-        std::thread::sleep(POLL);
-    }
-}
-
-/// As [`until`], for a check that starts a program.
-#[track_caller]
-pub fn until_reported(what: &str, mut holds: impl FnMut() -> bool) {
-    until(what, || {
-        let is_so = holds();
-        if !is_so {
-            std::thread::sleep(PROGRAM_POLL);
-        }
-        is_so
-    });
-}
 
 /// Lets the load continue until this is dropped, also by a test that fails.
 pub struct KeepGoing(pub Arc<AtomicBool>);

@@ -2,7 +2,8 @@
 //! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` and `ci` do): images for each
 //! test, Ceph's programs, and a time limit for tests that hang.
 
-use super::stopping::{POLL, signal, stop};
+use super::stopping::{signal, stop};
+use crate::waiting::POLL;
 use std::fs;
 use std::io::Write;
 use std::panic::Location;

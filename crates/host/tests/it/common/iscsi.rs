@@ -3,6 +3,7 @@
 //! server of any test has, and its sessions can be closed.
 
 use super::{TempFile, own_address, until};
+use crate::waiting::until_reported;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -64,7 +65,7 @@ impl Tgt {
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &portal]).env("TGT_IPC_SOCKET", &self.ipc);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run tgtd: {e}"));
-        until("tgtd answers", || {
+        until_reported("tgtd answers", || {
             assert!(child.try_wait().unwrap().is_none(), "tgtd ended");
             self.try_admin(&["--op", "show", "--mode", "sys"])
         });

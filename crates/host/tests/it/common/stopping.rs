@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stops servers without closing their connections.
 
+use crate::waiting::until;
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
-
-/// The time between two checks of a condition.
-pub const POLL: Duration = Duration::from_millis(1);
 
 /// Sends a process a signal.
 #[track_caller]
@@ -19,11 +16,7 @@ pub fn signal(pid: u32, what: &str) {
 #[track_caller]
 pub fn stop(pid: u32) {
     signal(pid, "-STOP");
-    let began = Instant::now();
-    while !stands_still(pid) {
-        assert!(began.elapsed() < Duration::from_secs(60), "process {pid} does not stop");
-        std::thread::sleep(POLL);
-    }
+    until(&format!("process {pid} stops"), || stands_still(pid));
 }
 
 /// Whether all of its threads are stopped, from the state in proc_pid_stat(5), which follows the name.

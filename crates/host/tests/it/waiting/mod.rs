@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waits in tests for conditions that become true by themselves. They sleep between two checks, so other tests have the CPUs.
+//! Waits in tests for conditions that become true by themselves. They sleep between two checks, so programs and other tests have the CPUs.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant};
 pub const LONG: Duration = Duration::from_secs(300);
 /// The time between two checks of a condition.
 pub const POLL: Duration = Duration::from_millis(1);
+/// As [`POLL`], for checks that start a program.
+pub const PROGRAM_POLL: Duration = Duration::from_millis(10);
 
 /// Returns once the condition `what` holds. Panics if it does not within [`LONG`].
 #[track_caller]
@@ -16,4 +19,16 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(began.elapsed() < LONG, "not within {LONG:?}: {what}");
         std::thread::sleep(POLL);
     }
+}
+
+/// As [`until`], for a check that starts a program.
+#[track_caller]
+pub fn until_reported(what: &str, mut holds: impl FnMut() -> bool) {
+    until(what, || {
+        let is_so = holds();
+        if !is_so {
+            std::thread::sleep(PROGRAM_POLL);
+        }
+        is_so
+    });
 }
