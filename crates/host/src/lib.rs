@@ -88,3 +88,6 @@ pub use disk::{Disk, Submitter};
 pub use error::{Error, Result};
 pub use mem::{BufferPool, Regions};
 pub use target::TargetSpec;
+#[cfg(test)]
+#[path = "../tests/it/waiting/mod.rs"]
+mod waiting;

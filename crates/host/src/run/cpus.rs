@@ -115,10 +115,8 @@ impl Watched {
 mod tests {
     use super::*;
     use crate::driver::null::{Null, NullOptions};
+    use crate::waiting::{POLL, until};
     use blk::settings::QueueConfig;
-
-    /// The time between two checks of a condition.
-    const POLL: std::time::Duration = std::time::Duration::from_millis(1);
 
     /// This machine's tree, with an `online` of our own.
     fn tree(name: &str) -> PathBuf {
@@ -152,23 +150,18 @@ mod tests {
         let disks = [("null".to_owned(), Arc::clone(&disk))];
         let watch = CpuWatch::start_at(&tree, POLL, &disks).expect("it watches");
         let mut sub = disk.queue.submitter(CpuId::new(0)).unwrap();
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         // A poll while the disk is frozen for it changes nothing yet.
         let mut wait_until = |at_home: bool| {
-            while (sub.cpu() == CpuId::new(0)) != at_home {
-                assert!(std::time::Instant::now() < until, "it did not follow");
+            until("it follows", || {
                 sub.poll(clock::now());
-                std::thread::sleep(POLL);
-            }
+                (sub.cpu() == CpuId::new(0)) == at_home
+            });
         };
         list(format!("1-{}\n", nr_cpus - 1));
         wait_until(false);
         list(format!("0-{}\n", nr_cpus - 1));
         wait_until(true);
-        while watch.seen().len() < 2 {
-            assert!(std::time::Instant::now() < until, "{:?}", watch.seen());
-            std::thread::sleep(POLL);
-        }
+        until("both changes are seen", || watch.seen().len() >= 2);
         let seen: Vec<_> = watch.seen().iter().map(|c| (c.cpu.index(), c.online)).collect();
         assert_eq!(seen, [(0, false), (0, true)]);
         assert!(watch.seen()[0].to_string().contains("went offline"), "{}", watch.seen()[0]);

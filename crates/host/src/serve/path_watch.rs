@@ -110,7 +110,6 @@ mod tests {
 
     #[test]
     fn a_path_is_checked_when_asked_and_once_a_second() {
-        const POLL: Duration = Duration::from_millis(1);
         let at = std::env::temp_dir().join(format!("mqblk-path-watch-{}", std::process::id()));
         let watch = PathWatch::start().unwrap();
         assert!(watch.look_now(Duration::from_secs(60)), "without a path");
@@ -121,11 +120,7 @@ mod tests {
         std::fs::remove_file(&at).unwrap();
         assert!(watch.look_now(Duration::from_secs(60)) && socket.trouble().is_some());
         std::fs::write(&at, "").unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
-        while !socket.trouble().unwrap().contains("has replaced") {
-            assert!(Instant::now() < end, "it is not checked");
-            std::thread::sleep(POLL);
-        }
+        crate::waiting::until("the path is checked", || socket.trouble().unwrap().contains("has replaced"));
         drop(file);
         assert!(watch.look_now(Duration::from_secs(60)));
         assert!(watch.shared.state.lock().paths.is_empty(), "a path without an owner is dropped");

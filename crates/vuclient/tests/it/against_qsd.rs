@@ -8,7 +8,8 @@ use crate::qsd;
 
 use std::time::Duration;
 
-use qsd::{Directory, NULL, POLL, Qsd, damage};
+use crate::waiting::POLL;
+use qsd::{Directory, NULL, Qsd, damage};
 use vuclient::bench::Pattern;
 use vuclient::{BenchOptions, Error, Verifier, VerifyOptions, bench, disk, verify};
 

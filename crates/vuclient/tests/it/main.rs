@@ -5,6 +5,8 @@
 extern crate mqblk_vuclient as vuclient;
 
 mod qsd;
+#[path = "../../../host/tests/it/waiting/mod.rs"]
+mod waiting;
 
 mod against_qsd;
 mod lean_against_qsd;

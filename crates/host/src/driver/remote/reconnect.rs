@@ -217,6 +217,7 @@ fn attempt_beside<K: Reconnect>(links: &K, number: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waiting::{POLL, until};
     use std::sync::atomic::AtomicUsize;
 
     #[test]
@@ -231,8 +232,6 @@ mod tests {
     }
 
     const LIMIT: blk::time::Duration = blk::time::Duration::from_secs(60);
-    /// The time between two checks of a condition.
-    const POLL: std::time::Duration = std::time::Duration::from_millis(1);
 
     /// Its attempt succeeds only if the other links are checked meanwhile.
     struct Patient {
@@ -276,9 +275,7 @@ mod tests {
             Patient { watch: Watch::new().unwrap(), looks: AtomicUsize::new(0), is_linked: AtomicBool::new(false) };
         let links = Arc::new(links);
         let reconnector = Reconnector::start(&links).unwrap();
-        while !links.is_linked.load(Ordering::Relaxed) {
-            std::thread::sleep(POLL);
-        }
+        until("the link is made", || links.is_linked.load(Ordering::Relaxed));
         drop(reconnector);
         assert!(links.watch.refusal().is_none());
     }

@@ -7,6 +7,7 @@ use super::wire::{MAX_DATA, OUT_HEADER, ROOT, WRITE_CACHE, opcode};
 use crate::mem::Regions;
 use crate::serve::{IoThreads, Polling, ServedDisk, SourceHandle, ThreadOptions};
 use crate::target::{Needs, TargetSpec};
+use crate::waiting::until;
 use blk::id::Sector;
 use blk::settings::QueueConfig;
 use blk::stripe::{Stripe, StripeMap};
@@ -18,7 +19,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 const SIZE: u64 = 4 << 20;
 
@@ -121,17 +121,6 @@ impl Kernel {
             // Another export's IOThread may be in the round still in which it replied.
             until("nothing is in flight", || member.queue.is_drained());
         }
-    }
-}
-
-/// Returns once the condition `what` holds, without taking CPUs from other tests.
-#[track_caller]
-fn until(what: &str, holds: impl Fn() -> bool) {
-    const POLL: Duration = Duration::from_millis(1);
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(300), "it does not come to it: {what}");
-        std::thread::sleep(POLL);
     }
 }
 

@@ -17,9 +17,6 @@ use std::time::Duration;
 /// Longest time the daemon may take to start.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Time between two checks of a condition, so that waiting takes no CPU from the daemon and other tests.
-pub const POLL: Duration = Duration::from_millis(1);
-
 /// A null disk of 1 GiB, answered by QEMU without any storage.
 pub const NULL: &str = "driver=null-co,node-name=disk,size=1073741824,read-zeroes=off";
 
