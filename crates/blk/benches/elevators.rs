@@ -3,7 +3,7 @@
 //!
 //! Goal: the elevator's share of a random 4 KiB request at depth 32 stays below 150 ns. Non-goals: lock contention, the
 //! cost of tags and drivers. `cargo bench -p mqblk-blk --bench elevators` measures (a name after `--` measures that elevator
-//! alone); under `cargo test` the same code runs once at size "smoke". The digest covers the order of dispatch, so that
+//! alone); under `cargo test --benches` the same code runs once at size "smoke". The digest covers the order of dispatch, so that
 //! work cannot be optimised away or change unnoticed between two measurements.
 
 extern crate mqblk_blk as blk;

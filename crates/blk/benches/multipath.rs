@@ -5,7 +5,7 @@
 //! `now`: requests end while they are issued, as `mqblk`'s null driver does it; `poll`: at the next poll, through a ring under
 //! a lock, as a device would. Goal: SCSI and multipath together add less than 150 ns. Arguments pick rows by a part of their
 //! name; `ios=N` makes each that long, so that two runs under an instruction counter give (I(2N) - I(N)) / N. Smoke-sized
-//! under `cargo test`.
+//! under `cargo test --benches`.
 
 extern crate mqblk_blk as blk;
 

@@ -2,7 +2,7 @@
 //! What a tag costs, in nanoseconds, without contention; and what a free costs a submitter when it happens on another
 //! CPU.
 //!
-//! `cargo bench -p mqblk-blk --bench sbitmap` measures. Under `cargo test` the same code runs at smoke size, and only the
+//! `cargo bench -p mqblk-blk --bench sbitmap` measures. Under `cargo test --benches` the same code runs at smoke size, and only the
 //! digest means something. It sums the tags, so that the compiler cannot optimise the work away.
 //!
 //! Goals, as multiples of the first row (two locked instructions, which no get + put can do without): get + put 1.3, and a

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the SCSI midlayer adds to an I/O: a disk over a transport that does nothing, against a driver that does nothing.
 //!
-//! `cargo bench -p mqblk-blk --bench scsi` measures, by turns; under `cargo test` the same code runs at smoke size.
+//! `cargo bench -p mqblk-blk --bench scsi` measures, by turns; under `cargo test --benches` the same code runs at smoke size.
 //!
 //! Goal: midlayer and multipath together under 150 ns per I/O.
 

@@ -4,7 +4,7 @@
 //!
 //! The two run by turns, so that a drift of the machine affects both; the figures are medians of the differences. Scaling
 //! compares two threads, each on a LUN of its own, with one thread alone. `--json` prints the figures for
-//! `cargo xtask bench`. Under `cargo test` the same code runs at smoke size.
+//! `cargo xtask bench`. Under `cargo test --benches` the same code runs at smoke size.
 //!
 //! Goals: together under 150 ns per I/O; 1.9 times as much on two CPUs.
 

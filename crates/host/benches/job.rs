@@ -2,7 +2,7 @@
 //! The whole path of `mqblk run` on the null driver: job engine, block layer, latencies recorded.
 //!
 //! Prints I/Os per second of one job thread (and of two) for a few settings; an argument picks one by name. Smoke-sized
-//! under `cargo test`. `ios=N` makes each job end after N I/Os instead of a time: two such runs under an instruction
+//! under `cargo test --benches`. `ios=N` makes each job end after N I/Os instead of a time: two such runs under an instruction
 //! counter give the instructions of one I/O, as (I(2N) - I(N)) / N. `trace=N` has each thread trace up to N events.
 
 extern crate mqblk_host as host;

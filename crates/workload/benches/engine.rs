@@ -2,7 +2,7 @@
 //! Cost of the job thread's state machine per I/O, and of the histogram alone.
 //!
 //! Goal: at most 15 ns per I/O for `next` + `submitted` + `complete` of random reads without a map, with one `now` per
-//! batch of 32, and at most 2 ns per histogram record. Not a goal: anything with a device. `cargo test` runs the benchmark
+//! batch of 32, and at most 2 ns per histogram record. Not a goal: anything with a device. `cargo test --benches` runs the benchmark
 //! at a size that only shows that it works; `cargo bench -p mqblk-workload` measures. A digest of all offsets is printed,
 //! so that nothing can be optimised away and two versions can be compared.
 

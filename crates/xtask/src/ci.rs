@@ -52,6 +52,10 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     if extent == Extent::Deep {
         // It computes while the following checks wait.
         let loom = BackgroundStep::start("loom", xtask(project, "loom"));
+        reports.push(step("building benches", || {
+            programs.extend(suite::build_benches(project)?);
+            Ok((true, Counts::default()))
+        }));
         reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
         reports.push(step("oracle", || crate::oracle::check(project)));
         // In parallel, because ublk waits for a guest and the tests of RBD wait for a cluster.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The workspace's tests: built once, then several programs at a time.
 //!
-//! Guarantees: every test program, smoke bench and documentation example of the workspace runs. Programs that wait run in parallel with
-//! programs that compute. The output of a program is shown in one piece when it ends. Tests in modules called `deep` run only in the deep
-//! part. Has no time limit: CI has one.
+//! Guarantees: every test program, bench and documentation example of the workspace runs. Programs that wait run in parallel with
+//! programs that compute. The output of a program is shown in one piece when it ends. Tests in modules called `deep`, and the benches, at
+//! smoke size, run only in the deep part. Has no time limit: CI has one.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ const LONGEST: [&str; 2] = ["cli test it", "host test it"];
 pub enum Part {
     /// All but those in modules called `deep`.
     Quick,
-    /// Those alone.
+    /// Those alone, and the benches, which run briefly so that they keep working.
     Deep,
 }
 
@@ -74,8 +74,20 @@ struct Profile {
 /// # Errors
 /// When Cargo cannot be run, or a program does not build.
 pub fn build(project: &Project) -> Result<Vec<Program>, String> {
+    built(project, &[])
+}
+
+/// Builds the benches as test programs.
+///
+/// # Errors
+/// When Cargo cannot be run, or a bench does not build.
+pub fn build_benches(project: &Project) -> Result<Vec<Program>, String> {
+    built(project, &["--bench", "*"])
+}
+
+fn built(project: &Project, what: &[&str]) -> Result<Vec<Program>, String> {
     let mut command = cargo();
-    command.current_dir(&project.root).args(LIKE_ALL_TESTS);
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(what);
     command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
     let output = command.output().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !output.status.success() {
@@ -107,8 +119,7 @@ pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> R
     if programs.is_empty() {
         return Err("no test program was built".into());
     }
-    let chosen = programs.iter().filter(|program| part == Part::Quick || program.has_harness);
-    let waiting: Mutex<VecDeque<&Program>> = Mutex::new(chosen.collect());
+    let waiting: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
     let sum = Mutex::new((true, Counts::default()));
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
