@@ -3,7 +3,8 @@
 //! completion; and it keeps running when its daemon is killed.
 //!
 //! KVM is neither needed nor used, because data and states are checked, but not times. The kernel is fetched once (see `emulated` among
-//! the tests of `host`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.
+//! the tests of `host`). `cargo xtask guest --full` runs all combinations, the deep tests those that differ most, and
+//! `cargo xtask test` a few.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -127,50 +128,17 @@ fn run(case: Case) {
     done.exits(0);
 }
 
-/// Whether all combinations are requested.
-fn is_full() -> bool {
-    std::env::var_os("MQBLK_GUEST_FULL").is_some()
-}
+/// A job that verifies its writes runs while the daemon is killed and restarted.
+const KILLED: Case = Case { queues: 2, work: Work::Reconnect, ..PLAIN };
 
 #[test]
 fn a_guest_finds_what_it_wrote_on_every_queue() {
-    let few = [
-        PLAIN,
-        Case { queues: 4, is_packed: true, has_config_wce: false, ..PLAIN },
-        Case { queues: 2, write_through: true, ..PLAIN },
-    ];
-    if !is_full() {
-        return few.into_iter().for_each(run);
-    }
-    for queues in [1, 2, 4] {
-        for bits in 0..8 {
-            let (is_packed, has_config_wce, write_through) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-            run(Case { queues, is_packed, has_config_wce, write_through, ..PLAIN });
-        }
-    }
+    run(Case { queues: 4, is_packed: true, has_config_wce: false, ..PLAIN });
 }
 
-/// Poll queues of a guest have no call descriptor, which makes the reference implementation crash.
-#[test]
-fn a_guest_with_poll_queues_is_served() {
-    run(Case { queues: 4, poll_queues: 2, ..PLAIN });
-    if is_full() {
-        run(Case { queues: 4, poll_queues: 2, is_packed: true, ..PLAIN });
-    }
-}
-
-/// The daemon is killed in the middle of a verifying job's writes, and restarted.
 #[test]
 fn a_guest_goes_on_when_the_daemon_is_killed() {
-    let case = Case { queues: 2, work: Work::Reconnect, ..PLAIN };
-    run(case);
-    run(Case { is_packed: true, has_config_wce: false, ..case });
-    if is_full() {
-        for queues in [1, 4] {
-            run(Case { queues, ..case });
-            run(Case { queues, is_packed: true, ..case });
-        }
-    }
+    run(KILLED);
 }
 
 #[test]
@@ -178,13 +146,56 @@ fn a_guest_sees_its_disk_grow() {
     run(Case { work: Work::Resize, ..PLAIN });
 }
 
-/// A machine with a verifying job migrates to another QEMU, on another export of the same disk. Everything that the device wrote to
-/// guest memory meanwhile must be migrated, too.
-#[test]
-fn a_guest_is_migrated_under_load() {
-    let case = Case { queues: 2, work: Work::Migrate, ..PLAIN };
-    run(case);
-    if is_full() {
-        run(Case { is_packed: true, ..case });
+/// Run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    /// Whether all combinations are requested.
+    fn is_full() -> bool {
+        std::env::var_os("MQBLK_GUEST_FULL").is_some()
+    }
+
+    #[test]
+    fn each_kind_of_ring_and_cache_serves_a_guest() {
+        if !is_full() {
+            return [PLAIN, Case { queues: 2, write_through: true, ..PLAIN }].into_iter().for_each(run);
+        }
+        for queues in [1, 2, 4] {
+            for bits in 0..8 {
+                let (is_packed, has_config_wce, write_through) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                run(Case { queues, is_packed, has_config_wce, write_through, ..PLAIN });
+            }
+        }
+    }
+
+    /// Poll queues of a guest have no call descriptor, which makes the reference implementation crash.
+    #[test]
+    fn a_guest_with_poll_queues_is_served() {
+        run(Case { queues: 4, poll_queues: 2, ..PLAIN });
+        if is_full() {
+            run(Case { queues: 4, poll_queues: 2, is_packed: true, ..PLAIN });
+        }
+    }
+
+    #[test]
+    fn a_guest_with_packed_rings_goes_on_when_the_daemon_is_killed() {
+        run(Case { is_packed: true, has_config_wce: false, ..KILLED });
+        if is_full() {
+            for queues in [1, 4] {
+                run(Case { queues, ..KILLED });
+                run(Case { queues, is_packed: true, ..KILLED });
+            }
+        }
+    }
+
+    /// A machine with a verifying job migrates to another QEMU, on another export of the same disk. Everything that the device wrote to
+    /// guest memory meanwhile must be migrated, too.
+    #[test]
+    fn a_guest_is_migrated_under_load() {
+        let case = Case { queues: 2, work: Work::Migrate, ..PLAIN };
+        run(case);
+        if is_full() {
+            run(Case { is_packed: true, ..case });
+        }
     }
 }
