@@ -111,11 +111,11 @@ struct TestArgs {
     deep: bool,
 }
 
-/// Runs the test that checks the quoted outputs, in the mode in which it writes them.
+/// Runs the tests that check the quoted outputs, in the mode in which they write them.
 fn bless(project: &project::Project) -> Result<Outcome, String> {
     let mut command = project::cargo();
     command.current_dir(&project.root).args(["test", "--release", "-p", "mqblk", "--test", "it", "--"]);
-    let name = "documents::every_command";
+    let name = "every_command_runs_and_prints";
     command.args([name, "--nocapture"]).env("MQBLK_BLESS", "1");
     let (ok, _) = step::run_named(&mut command, name)?;
     Ok(if ok { Outcome::Passed } else { Outcome::Failed })

@@ -79,8 +79,6 @@ fn a_scenario_compares_simulated_and_published_figures() {
     assert_eq!(json["rows"][0]["figures"][1]["published"], 270.0);
     assert_eq!(json["rows"][1]["figures"][1]["fitted"], false);
     assert!(dir.list().is_empty(), "nothing is written");
-    let guests = dir.mqblk(&["sim", &format!("{SCENARIOS}/rhel94-oracle.toml")]).exits(0);
-    guests.prints(&["  why: users10: a transaction takes ", "shorter: wake-up is ", "longer: CPU wait is "]);
     let laptop = dir.mqblk(&["sim", &format!("{SCENARIOS}/emmc-use-blk-mq.toml")]).exits(0);
     laptop.prints(&["no difference", "scsi_mod.use_blk_mq=1: no effect: not a SCSI disk"]);
 }
@@ -107,4 +105,16 @@ fn a_wrong_scenario_is_refused_with_its_line() {
     assert!(done.err.contains(&said) && done.err.contains("did you mean 'mq-deadline'?"), "{}", done.err);
     let none = dir.mqblk(&["sim", "none.toml"]).exits(2);
     assert!(none.err.contains("scenario 'none.toml': "), "{}", none.err);
+}
+
+/// Run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn a_scenario_of_transactions_says_what_makes_them_shorter() {
+        let dir = Dir::new("sim");
+        let guests = dir.mqblk(&["sim", &format!("{SCENARIOS}/rhel94-oracle.toml")]).exits(0);
+        guests.prints(&["  why: users10: a transaction takes ", "shorter: wake-up is ", "longer: CPU wait is "]);
+    }
 }

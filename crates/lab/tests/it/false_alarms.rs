@@ -2,9 +2,9 @@
 //! Measures the guarantee of `compare`: for every kind of noise on a shared machine, A against A is called different in at
 //! most 5 % of comparisons (the level is 2 %, see `verdict`). A true difference is found.
 //!
-//! The rates of false alarms and of coverage are from 2000 simulated comparisons with a fixed seed; the others are from 300,
-//! and from 2000 in a deep run. `cargo test -p mqblk-lab --test it false_alarms:: -- --nocapture` prints the table of rates.
-//! With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
+//! Each rate is from 2000 simulated comparisons with a fixed seed in a deep run, and from 300 in a quick one.
+//! `cargo test -p mqblk-lab --test it false_alarms::deep:: -- --nocapture` prints the table of rates.
+//! With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound there.
 
 use crate::synthetic;
 
@@ -19,7 +19,13 @@ use synthetic::{gauss, uniform};
 const FEW: u32 = 300;
 const MANY: u32 = 2000;
 const MAX_FALSE_ALARMS: f64 = 0.05;
+const MIN_COVERAGE: f64 = 0.93;
 const SEED: u64 = 0x6d71_626c_6b01;
+
+/// By how much a measured rate may miss the true bound: three standard errors when few were simulated, else nothing.
+fn tolerance(comparisons: u32) -> f64 {
+    if comparisons < MANY { 3.0 * (MAX_FALSE_ALARMS / f64::from(comparisons)).sqrt() } else { 0.0 }
+}
 
 /// The disturbance of the logarithm of run results, in the order of the runs.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +170,10 @@ fn false_alarms_are_rare(comparisons: u32) {
         for pairs in [10, 12, 20] {
             let rate = share(comparisons, noise, pairs, 1.0, Metrics::Primary, |c| c.verdict.is_difference());
             println!("{noise:?} {pairs} pairs: {:.2} %", 100.0 * rate);
-            assert!(rate <= MAX_FALSE_ALARMS, "{noise:?} with {pairs} pairs: false alarm rate {rate}, seed {SEED:#x}");
+            assert!(
+                rate <= MAX_FALSE_ALARMS + tolerance(comparisons),
+                "{noise:?} with {pairs} pairs: false alarm rate {rate}, seed {SEED:#x}"
+            );
             worst = worst.max(rate);
         }
     }
@@ -196,7 +205,10 @@ fn false_alarms_of_several_sides_are_rare(comparisons: u32, sides: &[usize]) {
             }
             let rate = f64::from(alarms) / f64::from(comparisons);
             println!("{noise:?} {sides} sides: {:.2} %", 100.0 * rate);
-            assert!(rate <= MAX_FALSE_ALARMS, "{noise:?} with {sides} sides: false alarm rate {rate}, seed {SEED:#x}");
+            assert!(
+                rate <= MAX_FALSE_ALARMS + tolerance(comparisons),
+                "{noise:?} with {sides} sides: false alarm rate {rate}, seed {SEED:#x}"
+            );
         }
     }
 }
@@ -209,7 +221,10 @@ fn intervals_cover(comparisons: u32) {
                 (r.low..=r.high).contains(&1.1)
             });
             println!("{noise:?} {pairs} pairs: 95 % interval covers in {:.1} %", 100.0 * covered);
-            assert!(covered >= 0.93, "{noise:?} with {pairs} pairs: coverage {covered}, seed {SEED:#x}");
+            assert!(
+                covered >= MIN_COVERAGE - tolerance(comparisons),
+                "{noise:?} with {pairs} pairs: coverage {covered}, seed {SEED:#x}"
+            );
         }
     }
 }
@@ -220,7 +235,7 @@ fn secondary_marks_are_rare(comparisons: u32) {
             c.rows.iter().any(|r| r.metric != Metric::Iops && r.mark != lab::compare::Mark::None)
         });
         println!("{noise:?}: some secondary mark in {:.2} %", 100.0 * rate);
-        assert!(rate <= MAX_FALSE_ALARMS, "{noise:?}: {rate}, seed {SEED:#x}");
+        assert!(rate <= MAX_FALSE_ALARMS + tolerance(comparisons), "{noise:?}: {rate}, seed {SEED:#x}");
     }
 }
 
@@ -275,17 +290,17 @@ fn alternatives_alarm_more_often(comparisons: u32) {
 
 #[test]
 fn a_against_a_is_rarely_called_different() {
-    false_alarms_are_rare(MANY);
+    false_alarms_are_rare(FEW);
 }
 
 #[test]
 fn equal_sides_are_rarely_called_different() {
-    false_alarms_of_several_sides_are_rare(MANY, &[3]);
+    false_alarms_of_several_sides_are_rare(FEW, &[3]);
 }
 
 #[test]
 fn the_interval_covers_the_truth() {
-    intervals_cover(MANY);
+    intervals_cover(FEW);
 }
 
 #[test]
@@ -308,8 +323,18 @@ mod deep {
     use super::*;
 
     #[test]
+    fn a_against_a_is_rarely_called_different() {
+        false_alarms_are_rare(MANY);
+    }
+
+    #[test]
     fn equal_sides_are_rarely_called_different() {
-        false_alarms_of_several_sides_are_rare(MANY, &[4, 8, 16]);
+        false_alarms_of_several_sides_are_rare(MANY, &[3, 4, 8, 16]);
+    }
+
+    #[test]
+    fn the_interval_covers_the_truth() {
+        intervals_cover(MANY);
     }
 
     #[test]
