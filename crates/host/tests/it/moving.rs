@@ -64,7 +64,7 @@ fn a_guest_finds_what_it_wrote_while_its_virtqueues_move() {
             queues: virtqueues as u32,
             size: 32 << 20,
             seed: 5,
-            requests: 3000,
+            requests: 1500,
             ..VerifyOptions::default()
         };
         let report = under_moves(&served, || verify(socket.to_str().unwrap(), &options).unwrap());
@@ -105,7 +105,7 @@ fn mapping_changes_under_a_guest_and_holds_for_the_next() {
         let queues = |r: host::serve::ThreadReport| r.sources.into_iter().map(move |s| (s.index, r.number));
         threads.report().into_iter().flat_map(queues).collect()
     };
-    let options = VerifyOptions { queues: 4, size: 16 << 20, requests: 4000, ..VerifyOptions::default() };
+    let options = VerifyOptions { queues: 4, size: 8 << 20, requests: 2000, ..VerifyOptions::default() };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let client = scope.spawn(|| {

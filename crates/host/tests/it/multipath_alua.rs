@@ -358,7 +358,7 @@ fn nonsense_about_port_groups_costs_no_request() {
     let mut load = Load::new(&OPTIONS.replace("prio=alua", "prio=alua,no_path_retry=queue"), &targets);
     array.lock().unwrap().nonsense = Some(Rng::new(seed));
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(6) {
+    while began.elapsed() < Duration::from_secs(3) {
         load.round();
     }
     array.lock().unwrap().nonsense = None;

@@ -14,7 +14,7 @@ use vuclient::{LeanOptions, lean};
 
 /// Long enough for the server process to get a CPU on a busy machine.
 fn short() -> LeanOptions {
-    LeanOptions { runtime: Duration::from_millis(320), warm_up: Duration::from_millis(20), ..LeanOptions::default() }
+    LeanOptions { runtime: Duration::from_millis(100), warm_up: Duration::from_millis(20), ..LeanOptions::default() }
 }
 
 #[test]

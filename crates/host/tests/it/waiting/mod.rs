@@ -9,7 +9,7 @@ pub const LONG: Duration = Duration::from_secs(300);
 /// The time between two checks of a condition.
 pub const POLL: Duration = Duration::from_millis(1);
 /// As [`POLL`], for checks that start a program.
-pub const PROGRAM_POLL: Duration = Duration::from_millis(10);
+pub const PROGRAM_POLL: Duration = Duration::from_millis(50);
 
 /// Returns once the condition `what` holds. Panics if it does not within [`LONG`].
 #[track_caller]
