@@ -25,8 +25,8 @@ const AT_A_TIME: usize = 3;
 /// Tests of one program that run at a time: most of them wait.
 const TEST_THREADS: &str = "8";
 
-/// Programs that run several minutes. They start first, so that others fill the time in which they wait.
-const LONGEST: [&str; 2] = ["cli test it", "host test it"];
+/// Programs that run several minutes, in one part or the other. They start first, so that others fill the time in which they wait.
+const LONGEST: [&str; 4] = ["cli test it", "host test it", "lab test it", "xtask bin xtask"];
 
 /// Which tests of the programs run.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -480,53 +480,6 @@ fn two_partitions_of_one_disk_share_its_settings() {
 }
 
 #[test]
-fn tuning_leaves_settings_as_found_also_when_interrupted() {
-    let disk = Loop::new("kernel-tune", 16 << 20);
-    disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
-    // The user's setting is the baseline of the search, and is restored at the end.
-    fs::write(disk.queue("scheduler"), "mq-deadline").unwrap();
-    fs::write(disk.queue("iosched/fifo_batch"), "9").unwrap();
-    let before = disk.settings();
-    let target = disk.target();
-    let tune = |more: &[&'static str]| {
-        let args = ["tune", "j.fio", "--target", &target, "--maximize", "j.iops", "--runtime", "300ms", "--seed", "1"];
-        [&args[..], more].concat().iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()
-    };
-    let run = |args: &[String]| disk.dir.mqblk(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    let search = ["--knob", "scheduler", "--knob", "nomerges", "--knob", "iosched.fifo_batch"];
-    let form = ["--budget", "30s", "--detect", "20%", "--results", "r", "--json", "--print", "sysfs"];
-    let v = run(&tune(&[&search[..], &form].concat())).exits(0).json();
-    assert_eq!(disk.settings(), before);
-    let knobs = v["plan"]["knobs"].as_array().unwrap();
-    let knob = |name: &str| knobs.iter().find(|k| k["name"] == name).unwrap_or_else(|| panic!("no {name}: {knobs:#?}"));
-    assert_eq!(knob("scheduler")["default"], "mq-deadline");
-    let offered: Vec<&str> =
-        knob("scheduler")["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
-    assert!(offered.contains(&"none"), "{offered:?}");
-    assert_eq!(knob("iosched.fifo_batch")["default"], "9");
-    assert!(v["forms"]["sysfs"].as_str().unwrap().starts_with("# sysfs\n"));
-    // Every point that ran is in the file, and its settings were in effect or rejected.
-    let past = lab::tune::journal::read(&fs::read_to_string(disk.dir.path("r")).unwrap(), "r").unwrap();
-    assert!(past.runs.iter().any(|r| r.ask.point.get("scheduler").is_some()), "no elevator was tried");
-    assert!(!disk.state().exists());
-    // The run is interrupted, then another one is killed.
-    for signal in ["INT", "KILL"] {
-        let args = tune(&["--knob", "nomerges=2", "--budget", "30s", "--results", signal, "--eta=always"]);
-        // Not every run prints progress. The disk's setting shows when a run with it is active.
-        let started = disk.dir.start(&args.iter().map(String::as_str).collect::<Vec<_>>(), "first run of the default");
-        disk.waits_for(|| disk.value("nomerges") == "2");
-        started.signal(signal);
-        started.ends();
-        if signal == "KILL" {
-            disk.dir.mqblk(&["restore", disk.name()]).exits(0);
-        }
-        assert_eq!(disk.settings(), before, "{signal}");
-    }
-    run(&tune(&["--knob", "nr_hw_queues"])).exits(2).says(&["nr_hw_queues"]);
-    run(&tune(&["--fix", "mode=sq"])).exits(2).says(&["is a setting of our block layer"]);
-}
-
-#[test]
 fn what_tune_recommends_is_written_when_it_is_asked_to() {
     let disk = Loop::new("kernel-apply", 16 << 20);
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
@@ -618,4 +571,59 @@ fn tune_rejects_jobs_on_two_kernel_disks() {
         .mqblk(&["tune", "two.fio", "--maximize", "a.iops", "--results", "r"])
         .exits(2)
         .says(&["tune works on one kernel disk", "or use --target kernel:/dev/loop"]);
+}
+
+/// Run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn tuning_leaves_settings_as_found_also_when_interrupted() {
+        let disk = Loop::new("kernel-tune", 16 << 20);
+        disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
+        // The user's setting is the baseline of the search, and is restored at the end.
+        fs::write(disk.queue("scheduler"), "mq-deadline").unwrap();
+        fs::write(disk.queue("iosched/fifo_batch"), "9").unwrap();
+        let before = disk.settings();
+        let target = disk.target();
+        let tune = |more: &[&'static str]| {
+            let args =
+                ["tune", "j.fio", "--target", &target, "--maximize", "j.iops", "--runtime", "300ms", "--seed", "1"];
+            [&args[..], more].concat().iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()
+        };
+        let run = |args: &[String]| disk.dir.mqblk(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let search = ["--knob", "scheduler", "--knob", "nomerges", "--knob", "iosched.fifo_batch"];
+        let form = ["--budget", "30s", "--detect", "20%", "--results", "r", "--json", "--print", "sysfs"];
+        let v = run(&tune(&[&search[..], &form].concat())).exits(0).json();
+        assert_eq!(disk.settings(), before);
+        let knobs = v["plan"]["knobs"].as_array().unwrap();
+        let knob =
+            |name: &str| knobs.iter().find(|k| k["name"] == name).unwrap_or_else(|| panic!("no {name}: {knobs:#?}"));
+        assert_eq!(knob("scheduler")["default"], "mq-deadline");
+        let offered: Vec<&str> =
+            knob("scheduler")["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+        assert!(offered.contains(&"none"), "{offered:?}");
+        assert_eq!(knob("iosched.fifo_batch")["default"], "9");
+        assert!(v["forms"]["sysfs"].as_str().unwrap().starts_with("# sysfs\n"));
+        // Every point that ran is in the file, and its settings were in effect or rejected.
+        let past = lab::tune::journal::read(&fs::read_to_string(disk.dir.path("r")).unwrap(), "r").unwrap();
+        assert!(past.runs.iter().any(|r| r.ask.point.get("scheduler").is_some()), "no elevator was tried");
+        assert!(!disk.state().exists());
+        // The run is interrupted, then another one is killed.
+        for signal in ["INT", "KILL"] {
+            let args = tune(&["--knob", "nomerges=2", "--budget", "30s", "--results", signal, "--eta=always"]);
+            // Not every run prints progress. The disk's setting shows when a run with it is active.
+            let started =
+                disk.dir.start(&args.iter().map(String::as_str).collect::<Vec<_>>(), "first run of the default");
+            disk.waits_for(|| disk.value("nomerges") == "2");
+            started.signal(signal);
+            started.ends();
+            if signal == "KILL" {
+                disk.dir.mqblk(&["restore", disk.name()]).exits(0);
+            }
+            assert_eq!(disk.settings(), before, "{signal}");
+        }
+        run(&tune(&["--knob", "nr_hw_queues"])).exits(2).says(&["nr_hw_queues"]);
+        run(&tune(&["--fix", "mode=sq"])).exits(2).says(&["is a setting of our block layer"]);
+    }
 }

@@ -70,72 +70,81 @@ fn run(dir: &Dir, port: u16, more: &str) -> Done {
     dir.program("sh", &["-c", &format!("mqblk() {{ '{mqblk}' \"$@\"; }}; {command} {more}")])
 }
 
-#[test]
-fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
-    let dir = Dir::new("stripe-iscsi");
-    let names = make_luns(&dir);
-    let tgtd = Tgtd::start(&dir, IQN, &names.iter().map(String::as_str).collect::<Vec<_>>());
-    let before = whole(&read(&dir, &names[..DATA]));
-    assert!(before.iter().enumerate().all(|(at, byte)| *byte == laid(at)));
+/// Run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
 
-    // Ends when each instance has done 600 transactions and all blocks are written back.
-    let smaller = "--job-set size=64m --job-set redo_size=12m --job-set runtime=100 --job-set transactions=600";
-    let sets = format!("{smaller} --job-set redo_bytes=128k --job-set buffer_pattern=0x{WRITTEN:02x} --json");
-    let v = run(&dir, tgtd.port, &sets).exits(0).json();
-    let tx = |key: &str| number(&v, &format!("/mqblk/oltp/0/{key}"));
-    assert_eq!((tx("transactions"), tx("instances"), number(&v, "/jobs/0/read/total_ios")), (1200.0, 2.0, 19200.0));
-    assert_eq!(tx("block_writes") + tx("rewritten"), 4.0 * tx("commits"));
-    let util = |i: u32, key: &str| number(&v, &format!("/disk_util/{i}/{key}"));
-    assert_eq!(util(0, "read_ios") + util(0, "read_merges"), 19200.0);
-    assert_eq!(util(0, "write_ios") + util(0, "write_merges"), tx("block_writes"));
-    // A redo write that crosses the end of a chunk counts as two.
-    assert!(util(1, "write_ios") + util(1, "write_merges") >= tx("redo_writes"));
-    assert_eq!(util(1, "read_ios"), 0.0);
+    #[test]
+    fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
+        let dir = Dir::new("stripe-iscsi");
+        let names = make_luns(&dir);
+        let tgtd = Tgtd::start(&dir, IQN, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        let before = whole(&read(&dir, &names[..DATA]));
+        assert!(before.iter().enumerate().all(|(at, byte)| *byte == laid(at)));
 
-    let luns = read(&dir, &names);
-    // Each block of each data LUN was written completely or is unchanged.
-    let mut changed = 0;
-    for (i, lun) in luns[..DATA].iter().enumerate() {
-        let mut of_lun = 0;
-        for (n, block) in lun.chunks(BLOCK).enumerate() {
-            let at = (n * BLOCK / CHUNK * DATA + i) * CHUNK + n * BLOCK % CHUNK;
-            let is_written = block.iter().all(|b| *b == WRITTEN);
-            let is_kept = block.iter().enumerate().all(|(k, b)| *b == laid(at + k));
-            assert!(is_written != is_kept, "block {n} of data LUN {i} is neither as it was nor as it was written");
-            of_lun += usize::from(is_written);
+        // Ends when each instance has done 600 transactions and all blocks are written back.
+        let smaller = "--job-set size=64m --job-set redo_size=12m --job-set runtime=100 --job-set transactions=600";
+        let sets = format!("{smaller} --job-set redo_bytes=128k --job-set buffer_pattern=0x{WRITTEN:02x} --json");
+        let v = run(&dir, tgtd.port, &sets).exits(0).json();
+        let tx = |key: &str| number(&v, &format!("/mqblk/oltp/0/{key}"));
+        assert_eq!((tx("transactions"), tx("instances"), number(&v, "/jobs/0/read/total_ios")), (1200.0, 2.0, 19200.0));
+        assert_eq!(tx("block_writes") + tx("rewritten"), 4.0 * tx("commits"));
+        let util = |i: u32, key: &str| number(&v, &format!("/disk_util/{i}/{key}"));
+        assert_eq!(util(0, "read_ios") + util(0, "read_merges"), 19200.0);
+        assert_eq!(util(0, "write_ios") + util(0, "write_merges"), tx("block_writes"));
+        // A redo write that crosses the end of a chunk counts as two.
+        assert!(util(1, "write_ios") + util(1, "write_merges") >= tx("redo_writes"));
+        assert_eq!(util(1, "read_ios"), 0.0);
+
+        let luns = read(&dir, &names);
+        // Each block of each data LUN was written completely or is unchanged.
+        let mut changed = 0;
+        for (i, lun) in luns[..DATA].iter().enumerate() {
+            let mut of_lun = 0;
+            for (n, block) in lun.chunks(BLOCK).enumerate() {
+                let at = (n * BLOCK / CHUNK * DATA + i) * CHUNK + n * BLOCK % CHUNK;
+                let is_written = block.iter().all(|b| *b == WRITTEN);
+                let is_kept = block.iter().enumerate().all(|(k, b)| *b == laid(at + k));
+                assert!(is_written != is_kept, "block {n} of data LUN {i} is neither as it was nor as it was written");
+                of_lun += usize::from(is_written);
+            }
+            // The mean is a sixteenth of about 1100; each bound is six standard deviations away.
+            assert!((22..=130).contains(&of_lun), "data LUN {i} has {of_lun} changed blocks");
+            changed += of_lun;
         }
-        // The mean is a sixteenth of about 1100; each bound is six standard deviations away.
-        assert!((22..=130).contains(&of_lun), "data LUN {i} has {of_lun} changed blocks");
-        changed += of_lun;
-    }
-    let (written, at_most) = (tx("block_writes"), 4.0 * tx("commits"));
-    assert!(changed as f64 <= written && changed as f64 > 0.8 * at_most, "{changed} of {written}, {at_most} changes");
-    // Both logs were written to their ends: 12 chunks each, over all LUNs by round robin.
-    assert!(tx("redo_wraps") >= 2.0, "{v:#}");
-    for (i, lun) in luns[DATA..].iter().enumerate() {
-        let n = lun.iter().filter(|b| **b == WRITTEN).count();
-        assert!(lun.iter().all(|b| [0, WRITTEN].contains(b)), "redo LUN {i} has something else");
-        assert_eq!(n, 3 * CHUNK, "bytes of redo LUN {i}");
-    }
+        let (written, at_most) = (tx("block_writes"), 4.0 * tx("commits"));
+        assert!(
+            changed as f64 <= written && changed as f64 > 0.8 * at_most,
+            "{changed} of {written}, {at_most} changes"
+        );
+        // Both logs were written to their ends: 12 chunks each, over all LUNs by round robin.
+        assert!(tx("redo_wraps") >= 2.0, "{v:#}");
+        for (i, lun) in luns[DATA..].iter().enumerate() {
+            let n = lun.iter().filter(|b| **b == WRITTEN).count();
+            assert!(lun.iter().all(|b| [0, WRITTEN].contains(b)), "redo LUN {i} has something else");
+            assert_eq!(n, 3 * CHUNK, "bytes of redo LUN {i}");
+        }
 
-    // Reading through the stripe returns the data of the target's files.
-    let list = |numbers: std::ops::RangeInclusive<usize>| -> String {
-        numbers.map(|n| format!("\"iscsi://127.0.0.1:{}/{IQN}/{n}?sessions=1\", ", tgtd.port)).collect()
-    };
-    let disk = format!("[[disk]]\nname = \"d\"\nstack = \"stripe\"\nchunk = \"1m\"\ntargets = [{}]\n", list(1..=DATA));
-    dir.file("c.toml", &format!("{disk}[[export]]\ntype = \"nbd\"\nsocket = \"d.sock\"\n"));
-    let serving = dir.start(&["serve", "c.toml"], "serving");
-    dir.program("nbdcopy", &[&format!("nbd+unix:///d?socket={}", dir.path("d.sock").display()), "back"]).exits(0);
-    serving.signal("TERM");
-    serving.ends().exits(0);
-    assert!(fs::read(dir.path("back")).unwrap() == whole(&luns[..DATA]), "read back is something else");
+        // Reading through the stripe returns the data of the target's files.
+        let list = |numbers: std::ops::RangeInclusive<usize>| -> String {
+            numbers.map(|n| format!("\"iscsi://127.0.0.1:{}/{IQN}/{n}?sessions=1\", ", tgtd.port)).collect()
+        };
+        let disk =
+            format!("[[disk]]\nname = \"d\"\nstack = \"stripe\"\nchunk = \"1m\"\ntargets = [{}]\n", list(1..=DATA));
+        dir.file("c.toml", &format!("{disk}[[export]]\ntype = \"nbd\"\nsocket = \"d.sock\"\n"));
+        let serving = dir.start(&["serve", "c.toml"], "serving");
+        dir.program("nbdcopy", &[&format!("nbd+unix:///d?socket={}", dir.path("d.sock").display()), "back"]).exits(0);
+        serving.signal("TERM");
+        serving.ends().exits(0);
+        assert!(fs::read(dir.path("back")).unwrap() == whole(&luns[..DATA]), "read back is something else");
 
-    // Data with checksums is also verified in the target's files.
-    let verify = "[v]\nioengine=libaio\niodepth=32\nrw=randwrite\nbs=48k\nsize=64m\nverify=crc32c\ndirect=1\n";
-    dir.file("v.fio", verify);
-    let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{}/{IQN}/%*1-16", tgtd.port);
-    let done = dir.mqblk(&["run", "v.fio", "--target", &urls, "--json"]).exits(0).json();
-    assert_eq!(number(&done, "/jobs/0/read/io_bytes"), number(&done, "/jobs/0/write/io_bytes"));
-    fs::write(dir.path("files"), whole(&read(&dir, &names[..DATA]))).unwrap();
-    dir.mqblk(&["run", "v.fio", "--job-set", "rw=read", "--target", "files"]).exits(0);
+        // Data with checksums is also verified in the target's files.
+        let verify = "[v]\nioengine=libaio\niodepth=32\nrw=randwrite\nbs=48k\nsize=64m\nverify=crc32c\ndirect=1\n";
+        dir.file("v.fio", verify);
+        let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{}/{IQN}/%*1-16", tgtd.port);
+        let done = dir.mqblk(&["run", "v.fio", "--target", &urls, "--json"]).exits(0).json();
+        assert_eq!(number(&done, "/jobs/0/read/io_bytes"), number(&done, "/jobs/0/write/io_bytes"));
+        fs::write(dir.path("files"), whole(&read(&dir, &names[..DATA]))).unwrap();
+        dir.mqblk(&["run", "v.fio", "--job-set", "rw=read", "--target", "files"]).exits(0);
+    }
 }
