@@ -8,7 +8,7 @@ pub const SECTOR_SIZE: u32 = 1 << SECTOR_SHIFT;
 
 /// Maximum number of tags a tag set may have (`BLK_MQ_MAX_DEPTH`, block/blk-mq.h).
 pub const BLK_MQ_MAX_DEPTH: u32 = 10240;
-/// Most CPUs of one stack. NR_CPUS of large distributions' kernels is 8192. A CPU number takes two bytes of a request
+/// Maximum number of CPUs of one stack. NR_CPUS of large distributions' kernels is 8192. A CPU number takes two bytes of a request
 /// here.
 pub const MAX_CPUS: u32 = 4096;
 /// Maximum number of submitters of one disk.

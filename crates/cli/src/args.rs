@@ -90,7 +90,7 @@ pub struct RunArgs {
     pub trace_events: u64,
 }
 
-/// Most events a thread may be asked to trace: 4 GiB.
+/// Maximum number of events a thread may be asked to trace: 4 GiB.
 const TRACE_EVENTS_MAX: u64 = 1 << 27;
 
 /// A layout of traces.

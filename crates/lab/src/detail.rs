@@ -44,7 +44,7 @@ pub struct JobDetail {
     pub wave: u32,
     /// Number of its threads.
     pub threads: u32,
-    /// Most I/Os in flight per thread.
+    /// Maximum number of I/Os in flight per thread.
     pub iodepth: u32,
     /// fio's name for its pattern: `randread`, ...
     pub rw: String,

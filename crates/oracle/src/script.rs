@@ -15,7 +15,7 @@ use crate::CaseError;
 use crate::event::Extent;
 use blk::bio::{IoPrio, IoPrioClass};
 
-/// Most I/Os of one script: as many as `guest/ioscript.c` has room for.
+/// Maximum number of I/Os of one script: as many as `guest/ioscript.c` has room for.
 pub const MAX_IOS: usize = 8192;
 
 /// From how many I/Os on `io_submit()` opens a plug (`AIO_PLUG_THRESHOLD` + 1).

@@ -34,7 +34,7 @@ const TRACE_CAPACITY: usize = 1 << 16;
 pub enum Clock {
     /// As it is.
     Exact,
-    /// In ticks of so many microseconds, the first of which ended at `phase_us`: the kernel's jiffies.
+    /// Time advances in the kernel's jiffies: ticks of so many microseconds, the first of which ended at `phase_us`.
     Ticks {
         /// Length of a tick.
         tick_us: u64,

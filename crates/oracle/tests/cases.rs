@@ -61,7 +61,7 @@ fn what_differs_is_seen() {
     assert!(!case.judge().unwrap().is_equal());
 }
 
-/// The most in flight follows from the rules and from how long disks rest, not from the recording.
+/// The maximum in flight follows from the rules and from how long disks rest, not from the recording.
 #[test]
 fn other_rules_or_rests_are_seen() {
     let load = || load_tags(&folder().join("6.12/null-shared.tags")).unwrap();

@@ -292,7 +292,7 @@ impl Harness {
         panic!("no rest after {limit} steps\n{}", self.describe());
     }
 
-    /// Reaps all submitters without a poll: a bio that completes during its submission notifies no submitter.
+    /// Reaps all submitters without polling them first, because a bio that completes during its submission notifies no submitter.
     pub(crate) fn reap(&mut self) {
         for (s, done) in self.subs.iter_mut().zip(&mut self.done) {
             s.reap(|d| done.push(d));

@@ -13,7 +13,7 @@ use blk::time::Instant;
 /// The slots and buffers that a load needs for one of its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Most I/Os in flight on the volume, each with a buffer; at least 1.
+    /// Maximum number of I/Os in flight on the volume, each with a buffer; at least 1.
     pub slots: u32,
     /// Bytes of a buffer.
     pub slot_bytes: u32,

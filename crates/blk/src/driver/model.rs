@@ -16,7 +16,7 @@ pub struct Speed {
     pub jitter_pct: u32,
     /// Seed of the jitter.
     pub seed: u64,
-    /// Most I/Os per second; 0 = no cap.
+    /// Maximum number of I/Os per second; 0 = no cap.
     pub iops: u64,
     /// Maximum number of bytes per second; 0 = no cap.
     pub bytes_per_sec: u64,

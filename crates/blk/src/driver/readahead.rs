@@ -149,7 +149,7 @@ mod tests {
         let mut ra = ra(128);
         let windows: Vec<_> = (0..120).filter_map(|n| kib(ra.read(Sector(n * 8), 8))).collect();
         assert_eq!(windows[..6], [(4, 12), (16, 32), (48, 64), (112, 128), (240, 128), (368, 128)]);
-        // Larger reads begin with a larger window: a read of 64 KiB with 128 KiB gets the largest at once.
+        // Larger reads begin with a larger window: a read of 64 KiB gets the largest window at once, if that is 128 KiB.
         let mut ra = super::ReadAhead::new(128, Sector(1 << 30));
         let windows: Vec<_> = (0..6).filter_map(|n| kib(ra.read(Sector(n * 128), 128))).collect();
         assert_eq!(windows[..3], [(64, 64), (128, 128), (256, 128)]);

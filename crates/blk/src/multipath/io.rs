@@ -318,7 +318,8 @@ impl<L: Lock> Driver for Multipath<L> {
             return TimeoutAnswer::Done;
         }
         let index = self.at[usize::from(slot.path.get())].load(Ordering::Relaxed) & !LEAVING;
-        // The path does not know a request that has completed; the next poll gives back a held request.
+        // Nothing happens to a request that has completed, because the path does not know it any more, and to one that is
+        // held: the next poll gives it back.
         done.timeout_below(self.driver(index), late, now, |tag, status| self.judge(h, tag, status, now))
     }
 

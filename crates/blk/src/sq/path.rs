@@ -138,8 +138,7 @@ impl<L: Lock> Env<L> {
         self.sq_run(local, now);
     }
 
-    /// The request function: issues as many requests as the driver can take, in batches, and drops the lock around
-    /// each.
+    /// The request function: issues as many requests as the driver can take, in batches. The lock is released while a batch is issued.
     pub(crate) fn sq_run(&self, local: &mut Local, now: Instant) {
         if local.in_driver || local.in_interrupt {
             local.owes |= local.in_driver;

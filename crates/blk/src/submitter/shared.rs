@@ -22,7 +22,7 @@ pub(crate) enum Remote {
     Complete(HctxId, RequestId, BlkStatus),
 }
 
-/// Returns the most entries of the list: each bio, or the request that begins with it, is in the list once at most.
+/// Returns the maximum number of entries of the list: each bio, or the request that begins with it, is in the list once at most.
 pub(super) fn remote_capacity(nr_bios: u32) -> usize {
     (nr_bios + PIECE_SLOTS) as usize
 }

@@ -139,11 +139,13 @@ fn disk_table(out: &mut String, root: &Path, disk: Option<&Device>) {
         let can = host.and_then(|h| number(&root.join("sys/class/scsi_host").join(h).join("can_queue")));
         match (can, tags.or(lun)) {
             (Some(n), _) => {
-                let _ = writeln!(out, "queue_depth = {n} # can_queue of its host");
+                let _ = writeln!(out, "queue_depth = {n} # can_queue of its SCSI host");
             }
             (None, Some(n)) => {
-                let _ =
-                    writeln!(out, "queue_depth = {n} # tags of a hardware queue; can_queue of its host is not shown");
+                let _ = writeln!(
+                    out,
+                    "queue_depth = {n} # tags of a hardware queue; the can_queue of its SCSI host is not known"
+                );
             }
             (None, None) => {}
         }

@@ -32,7 +32,7 @@ use xml::{BlockIo, Disk, Domain, Driver, IoTune};
 mod others;
 mod xml;
 
-/// Most IOThreads, as libvirt's ids could ask for any number.
+/// Maximum number of IOThreads, as libvirt's ids could ask for any number.
 const IOTHREADS_MAX: u64 = 4096;
 
 /// The plan made from a domain.

@@ -161,7 +161,7 @@ fn states_of_paths_are_in_the_log_with_their_reasons() {
     daemon.ends().exits(0);
 }
 
-/// Once, a command for a striped disk was for its first target, and an alert did not see that another target had no path.
+/// Regression: a command for a striped disk affected only its first target, and an alert missed that another target had no path.
 #[test]
 fn paths_of_striped_disks_are_told_apart() {
     let dir = Dir::new("serve-striped-paths");

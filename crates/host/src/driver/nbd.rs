@@ -68,7 +68,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Fewer requests than these may wait for the requests that are submitted right after them, to share one send.
+/// A batch of fewer requests than this may wait for those that are submitted right after it, to share one send.
 const LAZY: u32 = 32;
 
 /// A warning: the server does not allow several connections.

@@ -145,7 +145,7 @@ const PRIOS: &[(&str, Option<&str>)] = &[
     ("iet", PRIO),
 ];
 
-const MAPPER: Option<&str> = Some("there is no device mapper, udev or multipathd here");
+const MAPPER: Option<&str> = Some("mqblk uses no device mapper, udev or multipathd");
 const FOUND: Option<&str> = Some("paths are configured, not discovered");
 const KEYS: Option<&str> = Some("reservations are passed through; keys are not stored");
 const SHAKY: Option<&str> = Some("marginal paths are not detected");

@@ -359,7 +359,8 @@ impl<'a> Pem<'a> {
             }
             CertificateError::NotValidYetContext { time, not_before } => {
                 let to_come = age(not_before.as_secs().saturating_sub(time.as_secs()));
-                let text = format!("holds a certificate that is valid only in {to_come}; is the clock right?");
+                let text =
+                    format!("holds a certificate that becomes valid in {to_come}; check the clock of this machine");
                 Err(self.problem(&text))
             }
             CertificateError::BadEncoding => Err(broken(&e)),

@@ -99,7 +99,7 @@ impl Waiter {
         if waiter_lock.is_some() {
             disk.driver.issuer().set_lazy_commit(self.hctxs[0], self.lazy());
         } else {
-            // Settings are being changed again, and that waits for this thread: an ordinary waiter until the next wait.
+            // Settings are being changed again, and that change waits for this thread. So it waits as the others do, until its next wait.
             (self.alone, self.generation) = (false, before);
         }
     }

@@ -220,7 +220,7 @@ pub(super) fn listens_at(export: &Export<'_>, listen: &NbdListen) -> bool {
     export.plan.nbd().is_some_and(|nbd| nbd.listen.is_same(listen))
 }
 
-/// Returns the most clients of a server: the least `max_connections` of its exports.
+/// Returns the client limit of a server: the smallest `max_connections` of its exports.
 pub(super) fn most_connections(plan: &CheckedPlan, listen: &NbdListen) -> usize {
     let here = plan.exports().filter(|e| listens_at(e, listen));
     here.filter_map(|e| Some(e.plan.nbd()?.max_connections as usize)).min().unwrap_or(usize::MAX)

@@ -87,7 +87,7 @@ impl Display for PlanErrors {
 
 impl std::error::Error for PlanErrors {}
 
-/// Most IOThreads, disks or exports of one daemon.
+/// Maximum number of IOThreads, disks or exports of one daemon.
 const ITEMS_MAX: usize = 4096;
 /// Longest name.
 const NAME_MAX: usize = 64;

@@ -75,7 +75,8 @@ impl Taken {
 
     fn take(&mut self, bytes: u64, owner: Option<Owner>, limit: u64) -> Result<()> {
         let refused = |why: &str| {
-            let text = format!("buffers of {bytes} bytes: {why}; disconnect some, or raise --max-client-memory");
+            let text =
+                format!("buffers of {bytes} bytes: {why}; disconnect some clients, or raise --max-client-memory");
             Err(Error::new(ErrorKind::Resource, text))
         };
         let Some(total) = self.total.checked_add(bytes).filter(|total| *total <= limit) else {

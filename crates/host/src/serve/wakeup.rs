@@ -16,7 +16,7 @@ const AWAKE: u32 = 0;
 const WOKEN: u32 = 1;
 const ASLEEP: u32 = 2;
 
-/// Most IOThreads of a daemon.
+/// Maximum number of IOThreads of a daemon.
 pub(super) const MAX_IOTHREADS: usize = 4096;
 
 /// The wake-ups of IOThreads by number. A wake-up is kept when its thread ends.

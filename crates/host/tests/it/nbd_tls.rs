@@ -518,7 +518,7 @@ fn wrong_certificates_are_refused_with_the_reason() {
             "tls_cert: server-cert.pem: No such file or directory (os error 2); name a PEM file",
         ),
         (in_directory(&expired), "tls_cert: server-cert.pem: holds a certificate that expired "),
-        (in_directory(&early), "tls_cert: server-cert.pem: holds a certificate that is valid only in "),
+        (in_directory(&early), "tls_cert: server-cert.pem: holds a certificate that becomes valid in "),
         (in_directory(&client), "tls_cert: server-cert.pem: holds a certificate that is not for servers"),
         (in_directory(&swapped), "tls_key: server-key.pem: is not the key of the certificate '"),
         (cert(&text), "tls_cert: text.pem: holds no certificate (PEM)"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hostile front ends that misuse the descriptors that they send. Other clients of the IOThread must be served as before.
+//! Hostile front ends that misuse the file descriptors that they send. Other clients of the IOThread must be served as before.
 
 use crate::own_process;
 use crate::serving;

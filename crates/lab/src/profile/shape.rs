@@ -58,7 +58,7 @@ pub struct JobProfile {
     pub write: Option<DirProfile>,
     /// Discards; a job with discards has nothing else.
     pub trim: Option<DirProfile>,
-    /// Most I/Os that a process has in flight.
+    /// Maximum number of I/Os that a process has in flight.
     pub iodepth: u32,
     /// I/Os that a process has in flight on average over time.
     pub in_flight: f64,

@@ -74,8 +74,10 @@ impl Choice {
         let queues = self.queues;
         let mut out = String::new();
         if self.iothreads == 0 {
-            let _ =
-                writeln!(out, "<driver name='qemu' queues='{queues}'/>  <!-- in the <disk>; no <iothreads> there -->");
+            let _ = writeln!(
+                out,
+                "<driver name='qemu' queues='{queues}'/>  <!-- in the <disk>, without <iothreads> in this <driver> -->"
+            );
             return out;
         }
         let _ = writeln!(out, "<iothreads>{}</iothreads>  <!-- in the <domain> -->", self.iothreads);

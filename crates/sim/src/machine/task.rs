@@ -55,7 +55,7 @@ pub(super) struct Task {
     /// Number of its present or latest sleep.
     pub sleep: u32,
     pub state: TaskState,
-    /// Most I/Os of one system call.
+    /// Maximum number of I/Os of one system call.
     batch: u32,
     /// Work of the program that is still to be done.
     owed_ns: u64,

@@ -43,7 +43,7 @@ struct Rate {
     /// Amount admitted so far.
     went: i128,
     waiting: u64,
-    /// The most that was left of the rate at any time, and the least since bios have waited without a gap.
+    /// The largest unused part of the rate at any time, and the smallest since bios began to wait without a gap.
     most_left: i128,
     least_left: i128,
     turns: Option<Turns>,
@@ -55,7 +55,7 @@ impl Rate {
         self.of.is_none_or(|of| of == op)
     }
 
-    /// Returns the most that the rate could have admitted by `now`, less what it did admit.
+    /// Returns how much more the rate could have admitted by `now` than it did.
     fn left(&self, now: u64) -> i128 {
         i128::from(self.per_sec) * i128::from(now) - self.went
     }

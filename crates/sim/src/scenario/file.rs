@@ -80,7 +80,7 @@ pub struct Disk {
     /// Uniform spread of each of these times, percent either way.
     #[serde(default)]
     pub jitter_pct: u32,
-    /// Most I/Os per second; 0 = no cap.
+    /// Maximum number of I/Os per second; 0 = no cap.
     #[serde(default)]
     pub iops: u64,
     /// Maximum number of bytes per second, in units of a million; 0 = no cap.

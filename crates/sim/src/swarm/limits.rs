@@ -50,7 +50,7 @@ impl Meter {
                 let paid = u128::from(sum.saturating_sub(self.burst.max(largest))) * 1_000_000_000;
                 assert!(
                     paid <= u128::from(self.per_sec) * u128::from(b - a),
-                    "{name}={} with a burst of {}: {sum} of what was submitted since {a} ended by {b}, above the limit",
+                    "{name}={} with a burst of {}: {sum} were submitted since {a} and ended by {b}, above the limit",
                     self.per_sec,
                     self.burst
                 );
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "12 of what was submitted since 0 ended by 9000000, above the limit")]
+    #[should_panic(expected = "12 were submitted since 0 and ended by 9000000, above the limit")]
     fn one_more_than_the_rate_does_not() {
         meter(&[(0, 9_000_000, 1); 12]).check("x");
     }

@@ -183,7 +183,7 @@ impl SetCase {
         r
     }
 
-    /// Polls a submitter that has a reason to be polled; with `wait`, time advances to the next one.
+    /// Polls a submitter that has something to do. If none has and `wait` is set, time first advances until one has.
     fn step(&mut self, wait: bool) -> bool {
         let stepped = self.watched(|c| if wait { c.w.step() } else { c.w.step_now().is_some() });
         self.collect();

@@ -262,8 +262,8 @@ impl JobThread {
         let percentiles =
             Percentiles { slat: job.slat_percentiles, clat: job.clat_percentiles, lat: job.lat_percentiles };
         let depth = plan.depth;
-        // A pass that moves more than its region holds starts over in the region. So does a pass that only time ends, if
-        // its reading back counts and lags behind.
+        // A pass that moves more than its region holds starts over in the region. So does a time_based pass with a
+        // verify_backlog.
         let amount = job.io_size.map_or(0, |s| s.of(region.len)).max(region.size(job));
         let lags = job.time_based && job.verify_backlog > 0;
         let unique = (!job.rw.random || offsets.has_map()) && amount <= region.len && !lags;

@@ -80,7 +80,7 @@ impl OltpJob {
         self.writes_per_tx.unwrap_or(self.reads_per_tx)
     }
 
-    /// Most I/Os in flight: one per session, those of the database writer, and one of the log writer.
+    /// Maximum number of I/Os in flight: one per session, those of the database writer, and one of the log writer.
     pub fn most_ios(&self) -> u32 {
         self.sessions().saturating_add(self.writer_batch).saturating_add(1)
     }

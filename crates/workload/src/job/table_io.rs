@@ -90,7 +90,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     no("bs_unaligned", FLAG, "", "bsrange: any size, not only multiples of the smallest", "I/O is in whole sectors; remove the line: sizes are then multiples of the smallest").alias(&["blocksize_unaligned"]).off(&["0"]),
     no("bs_is_seq_rand", BOOL, "0", "Block sizes by order, not direction", "give bs=READ,WRITE, or two jobs"),
     no("serialize_overlap", BOOL, "0", "Wait for I/Os that collide", "use iodepth=1, or leave norandommap out, so that blocks do not collide"),
-    no("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline and measures rated I/Os from their intended start; remove the line"),
+    no("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline, and measures rate-limited I/Os from their intended start; remove the line"),
     no("write_barrier", INT, "0", "Make every n-th write a barrier", "use fdatasync=N"),
     no("sync_file_range", TEXT, "", "Call sync_file_range", "use fdatasync=N"),
     no("fsync_on_close", BOOL, "0", "Flush on close", "use end_fsync=1"),

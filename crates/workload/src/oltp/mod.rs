@@ -54,7 +54,7 @@ use plan::Plan;
 use session::{Session, Step};
 use std::collections::VecDeque;
 
-/// Most I/Os submitted at once, so that the device can start on some while others are chosen.
+/// Maximum number of I/Os submitted at once, so that the device can start on some while others are chosen.
 const BATCH: usize = 64;
 
 /// The kind of I/O in a slot.

@@ -61,7 +61,7 @@ impl FilePart {
         Err(format!("needs blocks of {block}, but {key}={value} is not a multiple of that: use {either}{or}"))
     }
 
-    /// Returns the bytes of the disk on a file of `file_bytes`.
+    /// Returns the size of the disk, in bytes, on a file of `file_bytes` bytes.
     ///
     /// # Errors
     /// The file is too small; a sentence about it without its subject.

@@ -255,7 +255,7 @@ impl Tasks {
         self.slots[usize::from(tag)].pieces.have_gone(regions)
     }
 
-    /// Returns the most pieces that data of a write takes.
+    /// Returns the maximum number of pieces that data of a write takes.
     pub(super) fn pieces(&self, tag: u16) -> usize {
         self.slots[usize::from(tag)].pieces.len().max(1)
     }

@@ -374,7 +374,7 @@ impl Channel {
     #[inline]
     fn release(&mut self, number: u16) {
         let slot = self.slot(number);
-        assert!(slot.holds > 0, "a bio of slot {number} ended that was not submitted");
+        assert!(slot.holds > 0, "a bio of slot {number} ended, but none was submitted");
         slot.holds -= 1;
         if slot.holds > 0 {
             return;

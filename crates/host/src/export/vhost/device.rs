@@ -41,7 +41,7 @@ pub mod feature {
     pub const RING_PACKED: u64 = 1 << 34;
 }
 
-/// Most segments of a request that are reported to a driver: what fits into a queue of 128 besides header and status.
+/// Maximum number of segments of a request that are reported to a driver: what fits into a queue of 128 besides header and status.
 const SEG_MAX: u32 = 126;
 
 /// Returns the maximum number of segments of a request that is reported to the driver of rings of `queue_size` entries. Without indirect

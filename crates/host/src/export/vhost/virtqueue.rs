@@ -503,7 +503,7 @@ impl VirtQueue {
             region.store_u8(at.offset() as usize, status, Ordering::Relaxed);
         }
         let data = if s.error.is_none() { s.bytes } else { 0 };
-        // The length counts from the first writable byte without gaps (2.7.8.2), and there may be a gap before the status.
+        // The length counts bytes without a gap from the first writable one (2.7.8.2). After a gap, the status is not counted.
         let written = data + u32::from(u64::from(data) + 1 == s.writable);
         let head = s.head;
         if self.log.is_some() {

@@ -227,7 +227,7 @@ fn metrics(c: &Comparison) -> Section {
     if !rows.is_empty() {
         let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
         let summary =
-            told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that is shown (blue better, orange worse).";
+            told.collect::<Vec<_>>().join(", ") + ". Colour: a significant difference (blue better, orange worse).";
         let plot = Plot::Intervals(Intervals {
             axis: Axis::new(&format!("{letter} compared with A, with 95 % interval"), Unit::Ratio, ratio_scale(&rows)),
             reference: 1.0,

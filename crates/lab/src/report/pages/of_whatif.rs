@@ -176,7 +176,7 @@ fn changes(number: usize, figures: &[FigureAnswer]) -> Option<Chart> {
     }
     let summary = figures.iter().map(|f| format!("{} {}", f.figure, f.text)).collect::<Vec<_>>().join("; ") + ".";
     let plot = Plot::Intervals(Intervals {
-        axis: Axis::new("change, of all possible machines that are used", Unit::Ratio, ratio_scale(&rows)),
+        axis: Axis::new("change, range over the simulated machines", Unit::Ratio, ratio_scale(&rows)),
         reference: 1.0,
         sides: ("less".into(), "more".into()),
         rows,
