@@ -70,6 +70,17 @@ fn run(dir: &Dir, port: u16, more: &str) -> Done {
     dir.program("sh", &["-c", &format!("mqblk() {{ '{mqblk}' \"$@\"; }}; {command} {more}")])
 }
 
+/// Data with checksums is also verified in the target's files.
+fn checksums_are_right_in_the_files(dir: &Dir, names: &[String], port: u16) {
+    let verify = "[v]\nioengine=libaio\niodepth=32\nrw=randwrite\nbs=48k\nsize=64m\nverify=crc32c\ndirect=1\n";
+    dir.file("v.fio", verify);
+    let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{}/{IQN}/%*1-16", port);
+    let done = dir.mqblk(&["run", "v.fio", "--target", &urls, "--json"]).exits(0).json();
+    assert_eq!(number(&done, "/jobs/0/read/io_bytes"), number(&done, "/jobs/0/write/io_bytes"));
+    fs::write(dir.path("files"), whole(&read(dir, names))).unwrap();
+    dir.mqblk(&["run", "v.fio", "--job-set", "rw=read", "--target", "files"]).exits(0);
+}
+
 /// Run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
@@ -138,13 +149,6 @@ mod deep {
         serving.ends().exits(0);
         assert!(fs::read(dir.path("back")).unwrap() == whole(&luns[..DATA]), "read back is something else");
 
-        // Data with checksums is also verified in the target's files.
-        let verify = "[v]\nioengine=libaio\niodepth=32\nrw=randwrite\nbs=48k\nsize=64m\nverify=crc32c\ndirect=1\n";
-        dir.file("v.fio", verify);
-        let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{}/{IQN}/%*1-16", tgtd.port);
-        let done = dir.mqblk(&["run", "v.fio", "--target", &urls, "--json"]).exits(0).json();
-        assert_eq!(number(&done, "/jobs/0/read/io_bytes"), number(&done, "/jobs/0/write/io_bytes"));
-        fs::write(dir.path("files"), whole(&read(&dir, &names[..DATA]))).unwrap();
-        dir.mqblk(&["run", "v.fio", "--job-set", "rw=read", "--target", "files"]).exits(0);
+        checksums_are_right_in_the_files(&dir, &names[..DATA], tgtd.port);
     }
 }
