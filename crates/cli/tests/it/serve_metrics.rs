@@ -103,7 +103,7 @@ pub fn parse(page: &str) -> BTreeMap<String, f64> {
 #[test]
 fn a_page_has_what_was_done() {
     let dir = Dir::new("metrics");
-    let (daemon, at) = serving(&dir, "127.0.0.1:0");
+    let (daemon, at) = serving(&dir, "localhost:0");
     let address = at.strip_prefix("http://").and_then(|a| a.strip_suffix("/metrics")).unwrap();
     let before = parse(&get(address));
     let socket = dir.path("a.img.vhost.sock");
@@ -178,5 +178,5 @@ fn bad_slow_or_frequent_scrapes_are_rejected_or_dropped() {
     daemon.ends().exits(0);
     assert!(!path.exists());
     let bad = dir.mqblk(&["serve", "a.img", "--metrics=9750"]).exits(2);
-    bad.says(&["must be an address with a port (127.0.0.1:9750, [::]:9750) or unix:PATH"]);
+    bad.says(&["'9750': must be an address and a port, such as ", ", or unix:PATH"]);
 }

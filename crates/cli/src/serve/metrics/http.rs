@@ -10,6 +10,7 @@
 use crate::acceptor::{Acceptor, Listener, bind};
 use crate::status::Failure;
 use host::handed::{self, At};
+use host::net::listen::TcpListen;
 use host::sandbox::Role;
 use host::served_path::ServedPath;
 use std::fmt;
@@ -33,7 +34,7 @@ const FRESH: Duration = Duration::from_millis(100);
 /// Content type of the page.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Where to listen: `ADDRESS:PORT`, or `unix:PATH`.
+/// Where to listen: `ADDRESS:PORT`, or `unix:PATH`. Of a name's addresses, the lowest is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen(pub At);
 
@@ -54,9 +55,10 @@ impl FromStr for Listen {
         match text.strip_prefix("unix:") {
             Some("") => Err("unix: must be followed by a path".to_owned()),
             Some(path) => Ok(Listen(At::Unix(path.into()))),
-            None => text.parse().map(|at| Listen(At::Tcp(at))).map_err(|_| {
-                format!("'{text}': must be an address with a port (127.0.0.1:9750, [::]:9750) or unix:PATH")
-            }),
+            None => match text.parse::<TcpListen>() {
+                Ok(listen) => Ok(Listen(At::Tcp(listen.first()))),
+                Err(why) => Err(format!("'{text}': {why}, or unix:PATH")),
+            },
         }
     }
 }
