@@ -24,8 +24,8 @@ pub enum Extent {
     Test,
     /// The same with clippy, to be run before every commit.
     Fast,
-    /// Everything: suites at full size, the kernel's recorded decisions, loom models, fuzzing, ublk devices, RBD images, documentation,
-    /// packages and their installation, too.
+    /// Everything: suites at full size, benches at smoke size, the kernel's recorded decisions, loom models, fuzzing, ublk
+    /// devices, RBD images, documentation, packages and their installation, too.
     Deep,
 }
 
@@ -50,12 +50,12 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     reports.push(step("examples in docs", || suite::run_documentation(project)));
     println!("cargo xtask test took {:.1} min", start.elapsed().as_secs_f64() / 60.0);
     if extent == Extent::Deep {
-        // It computes while the following checks wait.
-        let loom = BackgroundStep::start("loom", xtask(project, "loom"));
         reports.push(step("building benches", || {
             programs.extend(suite::build_benches(project)?);
             Ok((true, Counts::default()))
         }));
+        // It computes while the following checks wait.
+        let loom = BackgroundStep::start("loom", xtask(project, "loom"));
         reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
         reports.push(step("oracle", || crate::oracle::check(project)));
         // In parallel, because ublk waits for a guest and the tests of RBD wait for a cluster.

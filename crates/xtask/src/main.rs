@@ -106,7 +106,8 @@ struct CiArgs {
 
 #[derive(Args)]
 struct TestArgs {
-    /// Then run everything else, as CI does: suites at full size, clippy, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation, packages and their installation.
+    /// Then run everything else, as CI does: suites at full size, benches at smoke size, clippy, the kernel's recorded decisions,
+    /// loom models, fuzzing, ublk devices, RBD images, documentation, packages and their installation.
     #[arg(long)]
     deep: bool,
 }

@@ -2,8 +2,8 @@
 //! The workspace's tests: built once, then several programs at a time.
 //!
 //! Guarantees: every test program, bench and documentation example of the workspace runs. Programs that wait run in parallel with
-//! programs that compute. The output of a program is shown in one piece when it ends. Tests in modules called `deep`, and the benches, at
-//! smoke size, run only in the deep part. Has no time limit: CI has one.
+//! programs that compute. The output of a program is shown in one piece when it ends. Only the deep part runs
+//! the tests in modules called `deep`, and the benches, these at smoke size. Has no time limit: CI has one.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo};
 use crate::step::{Counts, run_counted};
 
-/// Modules with this name hold tests that take minutes: the same suites at their full size.
+/// Modules with this name hold tests that take long: suites at their full size, and whole tests.
 const DEEP: &str = "deep::";
 
 /// Programs that run at a time.
@@ -26,7 +26,7 @@ const AT_A_TIME: usize = 3;
 const TEST_THREADS: &str = "8";
 
 /// Programs that run several minutes, in one part or the other. They start first, so that others fill the time in which they wait.
-const LONGEST: [&str; 4] = ["cli test it", "host test it", "lab test it", "xtask bin xtask"];
+const LONGEST: [&str; 4] = ["cli test it", "xtask bin xtask", "lab test it", "host test it"];
 
 /// Which tests of the programs run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn built(project: &Project, what: &[&str]) -> Result<Vec<Program>, String> {
     command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
     let output = command.output().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !output.status.success() {
-        return Err("the tests do not build".into());
+        return Err("a program does not build".into());
     }
     let mut programs: Vec<Program> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
     programs.sort_by_key(|program| LONGEST.iter().position(|name| *name == program.name).unwrap_or(LONGEST.len()));

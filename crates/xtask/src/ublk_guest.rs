@@ -4,8 +4,8 @@
 //! Guarantees: passes only if every script of `crates/xtask/ublk` ran to its end in the guest and found no error. The scripts cover
 //! verified I/O on one, two and four queues, ext4, and restarts after kill -9 under load; and block devices on NBD and FUSE exports, made by
 //! the commands that mqblk prints. Needs x86-64, the packages of
-//! [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel. Needs neither KVM nor ublk on this
-//! host.
+//! [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel. Needs neither KVM
+//! nor ublk on this host.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -181,6 +181,7 @@ mod deep {
     fn a_guest_with_split_rings_goes_on_when_the_daemon_is_killed() {
         run(Case { queues: 2, ..KILLED });
         if is_full() {
+            run(Case { queues: 2, is_packed: true, has_config_wce: false, ..KILLED });
             for queues in [1, 4] {
                 run(Case { queues, ..KILLED });
                 run(Case { queues, is_packed: true, ..KILLED });
@@ -188,8 +189,8 @@ mod deep {
         }
     }
 
-    /// A machine with a verifying job migrates to another QEMU, on another export of the same disk. Everything that the device wrote to
-    /// guest memory meanwhile must be migrated, too.
+    /// A machine with a verifying job migrates to another QEMU, on another export of the same disk. Everything that the device
+    /// wrote to guest memory meanwhile must be migrated, too.
     #[test]
     fn a_guest_is_migrated_under_load() {
         let case = Case { queues: 2, work: Work::Migrate, ..PLAIN };

@@ -74,7 +74,7 @@ fn run(dir: &Dir, port: u16, more: &str) -> Done {
 fn checksums_are_right_in_the_files(dir: &Dir, names: &[String], port: u16) {
     let verify = "[v]\nioengine=libaio\niodepth=32\nrw=randwrite\nbs=48k\nsize=64m\nverify=crc32c\ndirect=1\n";
     dir.file("v.fio", verify);
-    let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{}/{IQN}/%*1-16", port);
+    let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{port}/{IQN}/%*1-16");
     let done = dir.mqblk(&["run", "v.fio", "--target", &urls, "--json"]).exits(0).json();
     assert_eq!(number(&done, "/jobs/0/read/io_bytes"), number(&done, "/jobs/0/write/io_bytes"));
     fs::write(dir.path("files"), whole(&read(dir, names))).unwrap();

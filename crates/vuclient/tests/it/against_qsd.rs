@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 /// Long enough for the server process to get a CPU on a busy machine.
 fn short() -> BenchOptions {
-    BenchOptions { runtime: Duration::from_millis(150), warm_up: Duration::from_millis(20), ..BenchOptions::default() }
+    BenchOptions { runtime: Duration::from_millis(400), warm_up: Duration::from_millis(20), ..BenchOptions::default() }
 }
 
 fn options(queues: u32, seed: u64) -> VerifyOptions {

@@ -12,7 +12,7 @@ use crate::waiting::POLL;
 use qsd::{Directory, NULL, Qsd, damage};
 use vuclient::{LeanOptions, lean};
 
-/// Long enough for the server process to get a CPU on a busy machine.
+/// A run waits at its end for the requests in flight, so a server that got no CPU before still answers them.
 fn short() -> LeanOptions {
     LeanOptions { runtime: Duration::from_millis(100), warm_up: Duration::from_millis(20), ..LeanOptions::default() }
 }

@@ -2,8 +2,8 @@
 //! `cargo xtask oracle --record`: records in a guest what a real kernel does with a script.
 //!
 //! Guarantees: a recording replaces an older one only when the guest ran all of it. Needs x86-64, the packages of
-//! [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel. Needs no KVM. The steps are those of
-//! `crates/oracle/guest/record.sh`.
+//! [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel. Needs no KVM. The
+//! steps are those of `crates/oracle/guest/record.sh`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -379,7 +379,8 @@ impl DriverFixture {
     }
 
     fn collect(&mut self, statuses: &mut [Option<BlkStatus>]) {
-        // A driver that has sent nothing, because no path is left, has nothing to sleep for.
+        // A driver that has sent nothing, because no path is left, returns from its wait at once. After some such returns, sleep
+        // instead.
         let mut in_vain = 0;
         while statuses.iter().any(Option::is_none) {
             self.submitter.poll(now());
