@@ -221,15 +221,15 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo::live("iops_total", IOPS, "I/Os per second, reads and writes together; 0 no limit"),
     SettingInfo::live("iops_read", IOPS, "reads per second"),
     SettingInfo::live("iops_write", IOPS, "writes and discards per second"),
-    SettingInfo::live("iops_total_burst", IOPS, "I/Os that may be done at once after an idle time"),
-    SettingInfo::live("iops_read_burst", IOPS, "reads that may be done at once after an idle time"),
-    SettingInfo::live("iops_write_burst", IOPS, "writes that may be done at once after an idle time"),
+    SettingInfo::live("iops_total_burst", IOPS, "I/Os that may be submitted at once after an idle time"),
+    SettingInfo::live("iops_read_burst", IOPS, "reads that may be submitted at once after an idle time"),
+    SettingInfo::live("iops_write_burst", IOPS, "writes that may be submitted at once after an idle time"),
     SettingInfo::live("bps_total", BPS, "bytes per second, reads and writes together; 0 no limit"),
     SettingInfo::live("bps_read", BPS, "bytes read per second"),
     SettingInfo::live("bps_write", BPS, "bytes written per second"),
-    SettingInfo::live("bps_total_burst", BPS, "bytes that may be moved at once after an idle time"),
-    SettingInfo::live("bps_read_burst", BPS, "bytes that may be read at once after an idle time"),
-    SettingInfo::live("bps_write_burst", BPS, "bytes that may be written at once after an idle time"),
+    SettingInfo::live("bps_total_burst", BPS, "bytes that may be submitted at once after an idle time"),
+    SettingInfo::live("bps_read_burst", BPS, "bytes of reads that may be submitted at once after an idle time"),
+    SettingInfo::live("bps_write_burst", BPS, "bytes of writes that may be submitted at once after an idle time"),
 ];
 
 /// Why a setting was rejected; the text is rule, value, remedy.

@@ -3,7 +3,8 @@
 //! `fio --ioengine=io_uring --rw=randread --bs=4k --direct=1` does them. Prints IOPS, CPU time and context switches per
 //! I/O; strace shows the share of system calls.
 //!
-//! `cargo bench -p mqblk-host --bench file -- FILE [SECONDS]`; without FILE, and under `cargo test --benches`, it reads a small scratch file briefly.
+//! `cargo bench -p mqblk-host --bench file -- FILE [SECONDS]`; without FILE, and under `cargo test --benches`, it reads a small
+//! scratch file briefly.
 #![allow(unsafe_code, reason = "getrusage")]
 
 extern crate mqblk_host as host;

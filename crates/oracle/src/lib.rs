@@ -17,7 +17,7 @@
 //! | [`rules`] | what an elevator's definition determines, so what must be equal |
 //! | [`compare`] | both lists of events against those rules |
 //! | [`case`] | a case from its files, and its verdict |
-//! | [`tags`] | reader of recordings of shared tags: structure, and the most in flight |
+//! | [`tags`] | reader of recordings of shared tags: structure, and the maximum in flight |
 //! | [`sharing`] | several disks in one tag set, driven as those recordings were |
 //! | [`random`] | cases from seeds, to be recorded |
 

@@ -8,7 +8,7 @@
 //! hctx DISK N nr_tags T cpus LIST
 //! phase N rest SECONDS                           a rest, then the loads of this phase, all at once
 //! load N DISK CPU READS
-//! inflight N DISK issued I max M                 the most that the disk had at the device at once
+//! inflight N DISK issued I max M                 the maximum that the disk had at the device at once
 //! users N DISK HCTX U                            disks that count as active on those tags when the phase has ended
 //! ```
 //!

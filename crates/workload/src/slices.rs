@@ -153,7 +153,7 @@ impl TimeSlices {
         }
         let mut other = other.clone();
         while self.width_ns != other.width_ns || self.joined(&other).1 > COLUMNS as u64 {
-            // Pairs of slices are joined where they are shorter, or in both if they have the same width.
+            // Halves the slices of the one whose slices are shorter, or of both if they have the same width.
             let (mine, theirs) = (self.width_ns, other.width_ns);
             if mine <= theirs {
                 self.halve();

@@ -318,8 +318,8 @@ impl<L: Lock> Driver for Multipath<L> {
             return TimeoutAnswer::Done;
         }
         let index = self.at[usize::from(slot.path.get())].load(Ordering::Relaxed) & !LEAVING;
-        // Nothing happens to a request that has completed, because the path does not know it any more, and to one that is
-        // held: the next poll gives it back.
+        // The path does not know a request that has completed or is held, so nothing happens to it. The next poll gives back a
+        // held one.
         done.timeout_below(self.driver(index), late, now, |tag, status| self.judge(h, tag, status, now))
     }
 

@@ -73,5 +73,5 @@ pub trait Memory {
     fn zero(&mut self, to: DataRef, bytes: u64);
 }
 
-/// Bytes of a buffer: the most that one step of an unaligned I/O moves.
+/// Bytes of a buffer: the maximum that one step of an unaligned I/O moves.
 pub const BUFFER_BYTES: u64 = 1 << 20;

@@ -7,7 +7,7 @@
 
 use super::sense_text::Additional;
 
-/// Longest sense data that is read, which is also the most that a command may return (SPC-5, 4.4.1).
+/// Longest sense data that is read, which is also the maximum that a command may return (SPC-5, 4.4.1).
 pub(crate) const SENSE_BYTES: usize = 252;
 
 /// Sense keys.

@@ -344,7 +344,8 @@ fn single_queue_mode_has_the_same_limits() {
 
 /// Checks that no window has more units than the rate and burst allow, except for units that a freeze held up.
 fn check_never_above(seed: u64, what: &str, Rate { per_sec: rate, burst }: Rate, frozen_ns: u64, went: &[(u64, u64)]) {
-    // With debt(i) = units before i - rate * time of i, the window from i to j holds too much if the debt grows by more than the burst.
+    // With debt(i) = units before i - rate * time of i, the window from i to j holds too much if the debt grows by more than the
+    // burst.
     let (mut least, mut before) = (i128::MAX, 0i128);
     for (t, units) in went {
         let paid = i128::from(*t) * i128::from(rate);

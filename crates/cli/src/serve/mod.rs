@@ -40,7 +40,8 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Checks command line and configuration, prints the plan, and serves the disks until a signal arrives. SIGHUP makes the daemon read its configuration again.
+/// Checks command line and configuration, prints the plan, and serves the disks until a signal arrives. SIGHUP makes the daemon
+/// read its configuration again.
 pub fn main(args: &ServeArgs) -> Outcome {
     let user = args.user.as_deref().map(account).transpose()?;
     let problems = handed::take();

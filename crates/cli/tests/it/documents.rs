@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks that the commands of README.md and the guides in [`DOCUMENTS`] and [`LONG_DOCUMENTS`] work as described. Each line of their
-//! `sh` fences runs; comparisons run shortened. A `text` fence after an `sh` fence quotes the output of the last command: literally, or
-//! with other figures if these are measured. `cargo xtask bless` rewrites the quotes.
+//! `sh` fences runs; comparisons run shortened. A `text` fence after an `sh` fence quotes the output of the last command:
+//! literally, or with other figures if these are measured. `cargo xtask bless` rewrites the quotes.
 //!
-//! Commands that build the program or run the tests do not run here, because this test needs them first. They must only be in a list.
+//! Commands that build the program or run the tests do not run here, because these tests need them first. They must only be in a list.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The documents whose commands run.
 const DOCUMENTS: [&str; 6] =
     ["README.md", "docs/targets.md", "docs/serve.md", "docs/library.md", "docs/performance.md", "docs/json.md"];
-/// Those whose commands measure or simulate for a minute, in the deep part.
+/// Those whose commands measure or simulate for long, in the deep part.
 const LONG_DOCUMENTS: [&str; 2] = ["docs/benchmark.md", "docs/simulate.md"];
 
 /// The ways in which documents start the program. In this test, each becomes the built program.

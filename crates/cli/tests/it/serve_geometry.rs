@@ -84,7 +84,8 @@ fn clients_see_the_blocks_that_an_image_was_made_for() {
         let resize = [&["ctl", "--control", "ctl.sock", "resize", "d"], size].concat();
         fs.dir.mqblk(&resize).exits(2).says(&["must be a multiple of 4096, the largest logical_block_size of"]);
     }
-    // Cause: the driver had stored the rejected size. Effect: to return to the disk's own size looked like a decrease, and needed --force.
+    // Cause: the driver had stored the rejected size. Effect: returning to the disk's own size looked like a decrease, and needed
+    // --force.
     image.set_len(IMAGE_BYTES).unwrap();
     let kept = fs.dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
     kept.prints(&[&format!("disk 'd' keeps its size of {IMAGE_BYTES} bytes")]);

@@ -13,7 +13,8 @@ use std::os::fd::RawFd;
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
-    /// Returns the maximum number of hardware queues that [`Driver::start`] accepts, including read and poll queues. A larger default is reduced to it.
+    /// Returns the maximum number of hardware queues that [`Driver::start`] accepts, including read and poll queues. A larger
+    /// default is reduced to it.
     fn max_hw_queues(&self) -> u16 {
         u16::MAX
     }

@@ -2,7 +2,7 @@
 //! `iscsi://`: a logical unit of an iSCSI target, with a built-in initiator, over several sessions, with recovery.
 //!
 //! Synopsis: `iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]`, as libiscsi and QEMU have it (quote the `&` in a shell).
-//! Options: `sessions`, 1..=64, default 4: the most sessions, and so the most hardware queues. `initiator`: our name;
+//! Options: `sessions`, 1..=64, default 4: maximum number of sessions, and so of hardware queues. `initiator`: our name;
 //! default: the name in `/etc/iscsi/initiatorname.iscsi`, else a name made of the host's name. `header_digest`,
 //! `data_digest`: `none` (default) or `crc32c`. `recovery_timeout`: seconds for which requests wait for a target that is
 //! gone, default 120 (open-iscsi's `replacement_timeout`); then they fail with a transport error. `noop_interval`: seconds
@@ -97,7 +97,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Default number of sessions of a disk.
 pub const DEFAULT_SESSIONS: u16 = 4;
-/// Fewer requests than these may wait for the requests that are submitted right after them, to share one send.
+/// While fewer requests than this are unsent, they may wait for those that are submitted right after them, to share one send.
 const LAZY: u32 = 32;
 /// Commands a session may have; the target's window may be smaller.
 const CAN_QUEUE: u32 = 1024;

@@ -3,7 +3,7 @@
 //!
 //! Synopsis: `nbd://HOST[:PORT]/EXPORT[?OPTIONS]`, `nbd+unix:///EXPORT?socket=PATH[&OPTIONS]` (quote the `&` in a shell); under TLS
 //! `nbds://[USER@]HOST[:PORT]/EXPORT[?OPTIONS]`, `nbds+unix:///EXPORT?socket=PATH[&OPTIONS]`
-//! Options: `connections`, 1..=64: the most connections, and so the most hardware queues. Default: 4 if the server says that several are
+//! Options: `connections`, 1..=64: maximum number of connections, and so of hardware queues. Default: 4 if the server says that several are
 //! safe (CAN_MULTI_CONN); otherwise 1, even if more were asked for. `reconnect_delay`: seconds for which requests wait for a lost server;
 //! then they fail with an I/O error. Default 0: they fail at once. `timeout`: seconds for which a request waits for its reply; default 0:
 //! for as long as its connection lasts. Of TLS: `tls-certificates`, a directory laid out as for QEMU, libnbd and GnuTLS: `ca-cert.pem`,
@@ -68,7 +68,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// A batch of fewer requests than this may wait for those that are submitted right after it, to share one send.
+/// While fewer requests than this are unsent, they may wait for those that are submitted right after them, to share one send.
 const LAZY: u32 = 32;
 
 /// A warning: the server does not allow several connections.

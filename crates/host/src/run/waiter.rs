@@ -99,7 +99,8 @@ impl Waiter {
         if waiter_lock.is_some() {
             disk.driver.issuer().set_lazy_commit(self.hctxs[0], self.lazy());
         } else {
-            // Settings are being changed again, and that change waits for this thread. So it waits as the others do, until its next wait.
+            // Settings are being changed again, and that change waits for this thread. So this wait is an ordinary one; the next
+            // wait asks again.
             (self.alone, self.generation) = (false, before);
         }
     }

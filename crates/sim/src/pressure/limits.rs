@@ -43,7 +43,7 @@ struct Rate {
     /// Amount admitted so far.
     went: i128,
     waiting: u64,
-    /// The largest unused part of the rate at any time, and the smallest since bios began to wait without a gap.
+    /// The largest rest of the rate at any time, and the smallest since bios began to wait without a gap.
     most_left: i128,
     least_left: i128,
     turns: Option<Turns>,

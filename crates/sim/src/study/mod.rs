@@ -74,7 +74,7 @@ impl Study {
     pub fn title(self) -> &'static str {
         match self {
             Study::Cpus => "single-queue against multi-queue, by CPUs that do I/O",
-            Study::Sockets => "single-queue against multi-queue, by number of CPU sockets that do I/O",
+            Study::Sockets => "single-queue against multi-queue, by CPU sockets; all CPUs of a socket do I/O",
             Study::HwQueues => "hardware queues of a disk that all CPUs use",
             Study::Depth => "I/Os in flight per thread",
             Study::Elevators => "elevators, by CPUs that do I/O",

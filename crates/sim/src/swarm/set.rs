@@ -183,7 +183,7 @@ impl SetCase {
         r
     }
 
-    /// Polls a submitter that has something to do. If none has and `wait` is set, time first advances until one has.
+    /// Polls a submitter that has a reason to be polled. If none has and `wait` is set, time first advances to the next due time.
     fn step(&mut self, wait: bool) -> bool {
         let stepped = self.watched(|c| if wait { c.w.step() } else { c.w.step_now().is_some() });
         self.collect();

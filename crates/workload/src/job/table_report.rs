@@ -54,7 +54,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     warn("iomem_align", INT, "", "Alignment of buffers", BUFFERS).alias(&["mem_align"]),
     warn("hugepage-size", INT, "2m", "Size of huge pages", BUFFERS),
 
-    no("stats", BOOL, "1", "Collect statistics", "mqblk always counts statistics; remove the line"),
+    no("stats", BOOL, "1", "Collect statistics", "mqblk always collects statistics; remove the line"),
     no("unified_rw_reporting", words(&["none", "mixed", "both", "0", "1", "2"]), "none", "Sum over directions", "mqblk reports each direction; add them up from --json").off(&["none", "0"]),
     no("block_error_percentiles", BOOL, "0", "Histogram of trim errors", "remove the line"),
     no("continue_on_error", TEXT, "none", "Continue after errors", "mqblk ends a job at its first error; remove the line").off(&["none", "0"]),

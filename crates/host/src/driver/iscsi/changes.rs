@@ -16,8 +16,8 @@ impl UnitChanges {
     /// Notes a report that the unit may have changed, a check that found another unit, or a size that the driver has not read.
     #[cold]
     pub(super) fn note(&self) {
-        // Relaxed: it orders no other data. The session that received the report is locked meanwhile; threads that take
-        // its lock later read the new count.
+        // Relaxed: it orders no other data. A thread learns of the change under the lock of the session that noticed it, and
+        // reads the new count from then on.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
