@@ -9,6 +9,7 @@ use crate::common;
 use common::{Dir, Done, LONG, POLL, Started, number};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -115,8 +116,9 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.node]).output();
+        // Before another test gets the same device.
         let _ = fs::remove_file(self.state());
+        let _ = Command::new("losetup").args(["--detach", &self.node]).output();
     }
 }
 
@@ -509,7 +511,9 @@ fn what_tune_recommends_is_written_when_it_is_asked_to() {
 fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     let disk = Loop::new("kernel-apply-in-use", 32 << 20);
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
-    let target = disk.target();
+    let link = disk.dir.path("disk");
+    symlink(&disk.node, &link).unwrap();
+    let target = format!("kernel:{}", link.display());
     let tune = |more: &[&str]| {
         let args = ["tune", "j.fio", "--target", &target, "--maximize", "j.iops", "--runtime", "100ms", "--seed", "1"];
         disk.dir.mqblk(
@@ -552,13 +556,13 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     assert_eq!(disk.value("nr_requests"), "64");
     drop(mount);
     fs::write(disk.queue("nr_requests"), "128").unwrap();
-    // The same device name, but another disk.
-    disk.dir.program("losetup", &["--detach", &disk.node]).exits(0);
-    fs::File::create(disk.dir.path("other.img")).unwrap().set_len(32 << 20).unwrap();
-    disk.dir.program("losetup", &[&disk.node, "other.img"]).exits(0);
-    let before = disk.settings();
+    // The same name, but another disk. A device that is detached and attached again may be another test's in between.
+    let other = Loop::new("kernel-apply-other", 32 << 20);
+    fs::remove_file(&link).unwrap();
+    symlink(&other.node, &link).unwrap();
+    let before = other.settings();
     apply(&["--force"]).exits(2).says(&["belongs to another tuning: the disk or machine file behind the target"]);
-    assert_eq!(disk.settings(), before);
+    assert_eq!(other.settings(), before);
 }
 
 #[test]
