@@ -246,7 +246,7 @@ impl Settings {
     /// Adds the kernel's defaults for what the file leaves out.
     fn kernel_defaults(&mut self) {
         if self.scheduler == "mq-deadline" && !self.iosched.iter().any(|(n, _)| n == "async_depth") {
-            // Set when the elevator is made; a later write of nr_requests takes effect on it one write late.
+            // Set when the elevator is made. A later write of nr_requests sets it to the value of the write before.
             self.iosched.push(("async_depth".into(), self.default_nr_requests().into()));
         }
     }

@@ -34,7 +34,7 @@ const TRACE_CAPACITY: usize = 1 << 16;
 pub enum Clock {
     /// As it is.
     Exact,
-    /// Time advances in the kernel's jiffies: ticks of so many microseconds, the first of which ended at `phase_us`.
+    /// The length of the kernel's jiffies in microseconds, in which time advances. The first one ended at `phase_us`.
     Ticks {
         /// Length of a tick.
         tick_us: u64,

@@ -153,7 +153,7 @@ impl TimeSlices {
         }
         let mut other = other.clone();
         while self.width_ns != other.width_ns || self.joined(&other).1 > COLUMNS as u64 {
-            // Halves the slices of the one whose slices are shorter, or of both if they have the same width.
+            // Joins neighbouring slices of the one whose slices are narrower, or of both if they have the same width.
             let (mine, theirs) = (self.width_ns, other.width_ns);
             if mine <= theirs {
                 self.halve();

@@ -329,8 +329,8 @@ fn a_waiter_that_turns_away_passes_its_wake_up_on() {
     });
 }
 
-/// Catches a lost wake-up: when the counts of two simultaneous puts do not add up to a batch, and when a waiter is just being
-/// registered. The wake batch is 2, and so are the puts.
+/// Catches a lost wake-up in two cases: the counts of two simultaneous puts do not add up to a batch, and a put comes while a
+/// waiter is being registered. The wake batch is 2, and there are two puts.
 #[test]
 fn two_puts_at_once_make_a_batch() {
     explore(|| {

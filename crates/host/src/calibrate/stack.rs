@@ -243,8 +243,8 @@ fn engine_ns() -> Result<f64, String> {
 /// Turns of a sample at the single queue.
 const TURNS: u32 = 600;
 
-/// The time of an I/O on the single queue: of two threads on two CPUs that take turns, or of one thread on one CPU. `None` if
-/// another process used the CPUs.
+/// The time of an I/O on the single queue, measured with two threads that alternate on two CPUs, or with one thread on one CPU.
+/// `None` if another process used the CPUs.
 fn by_turns_ns(a: u32, b: u32) -> Result<Option<f64>, String> {
     let q = disk::<RawMutex>(&SINGLE_QUEUE)?;
     let turns = line::PingPong::new();

@@ -99,8 +99,8 @@ impl Waiter {
         if waiter_lock.is_some() {
             disk.driver.issuer().set_lazy_commit(self.hctxs[0], self.lazy());
         } else {
-            // Settings are being changed again, and that change waits for this thread. So this wait is an ordinary one; the next
-            // wait asks again.
+            // Settings are being changed again, and that change waits for this thread. So this wait is as in other threads. The
+            // next one checks again.
             (self.alone, self.generation) = (false, before);
         }
     }

@@ -37,8 +37,8 @@ pub const LATENCY_DIGITS: usize = 6;
 /// `value` in at most `digits` digits with a prefix, then `unit`: 793497 becomes `793k`, 15041000 B/s `15.0MB/s`.
 ///
 /// fio's rule: divide until the whole part fits. If n digits are then free, and n is at least 2, there are n - 1 decimals,
-/// because the point takes a place. They are rounded on their own (so that a tie falls as in fio) and carried into the whole
-/// part.
+/// because the point takes a place. The decimals are rounded apart from the whole part, so that a tie falls as in fio; what overflows
+/// is carried into the whole part.
 pub fn short(value: u64, digits: usize, scale: Scale, unit: &str) -> String {
     let prefixes = scale.prefixes();
     let (mut whole, mut rest, mut prefix) = (value, None, 0);

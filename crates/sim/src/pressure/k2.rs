@@ -78,7 +78,7 @@ impl Bound for Classes {
         if class == BULK {
             self.at_disk += 1;
             let (n, most) = (self.at_disk, self.max_inflight);
-            assert!(most == 0 || n <= most, "k2: {n} bulk requests at the disk, of at most {most}");
+            assert!(most == 0 || n <= most, "k2: {n} bulk requests at the disk, above the limit of {most}");
         }
     }
 

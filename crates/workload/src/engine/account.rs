@@ -153,7 +153,7 @@ impl JobThread {
         }
         let now = now.as_ns();
         let measured = !self.clock.ramping;
-        // The I/Os of a batch were usually created at the same time: record equal latencies that follow each other in one step.
+        // The I/Os of a batch were usually created at the same time, so consecutive equal latencies are recorded in one step.
         let (mut run_dir, mut run_ns, mut run) = (0u8, 0, 0);
         for &i in &self.queued {
             let slot = &mut self.slots[i as usize];

@@ -222,7 +222,8 @@ mod tests {
         assert_eq!(f.tokens[READ].depth(), 256);
         f.complete(1, READ, 7, 0);
         f.cpus.add(0, READ, Kind::Total, 0);
-        // The I/O latency's percentile shows congestion. The total latency has too few samples, and no percentile from before.
+        // The I/O latency's percentile shows congestion. The total latency has too few samples, and none of its percentiles was
+        // kept.
         assert_eq!(f.look()[READ], 256);
         f.pass_ms(10_000);
         assert_eq!(f.tokens[READ].depth(), 256, "nothing completed, nothing is due");

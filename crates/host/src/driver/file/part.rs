@@ -64,7 +64,7 @@ impl FilePart {
     /// Returns the size of the disk, in bytes, on a file of `file_bytes` bytes.
     ///
     /// # Errors
-    /// The file is too small; a sentence about it without its subject.
+    /// The file is too small. The text of the error has no subject: the caller puts the file's name before it.
     pub(crate) fn bytes_of(self, file_bytes: u64) -> Result<u64, String> {
         let FilePart { offset, size } = self;
         match size {

@@ -229,7 +229,7 @@ impl Login {
         let next = if self.more { None } else { self.say(&mut text) };
         if text.len() > MAX_REQUEST_TEXT {
             let (n, most) = (text.len(), MAX_REQUEST_TEXT);
-            return Err(Failure::Refused(format!("names and passwords make {n} bytes of text, of at most {most}")));
+            return Err(Failure::Refused(format!("names and passwords make {n} bytes of text, more than {most}")));
         }
         let header = Header::login(TAG, self.wanted.isid, self.params.tsih, self.stage, next, false);
         Ok((header.with_data(text.len() as u32), text))

@@ -219,8 +219,8 @@ impl Connection {
         // SAFETY: all zeroes is an empty message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (list.as_mut_ptr(), count as _);
-        // SAFETY: the entries name heads and parts of regions. The heads are this connection's own and are only read. The regions
-        // live as long as their table.
+        // SAFETY: the entries point to headers and to parts of regions. The headers belong to this connection and are only read.
+        // The regions live as long as their table.
         let n = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         if n < 0 {
             match io::Error::last_os_error().kind() {
