@@ -49,7 +49,11 @@ impl Daemon {
             ..VerifyOptions::default()
         };
         thread::scope(|scope| {
-            let load = scope.spawn(|| verify(socket.to_str().unwrap(), &options).unwrap());
+            let (dir, socket) = (&self.dir, socket.to_str().unwrap());
+            let load = scope.spawn(|| {
+                let stats = || dir.mqblk(&["ctl", "--control", "ctl.sock", "stats", "--json"]).out;
+                verify(socket, &options).unwrap_or_else(|e| panic!("{e}; the daemon's counters:\n{}", stats()))
+            });
             let go = go;
             let result = meanwhile();
             drop(go);
