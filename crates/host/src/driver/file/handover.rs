@@ -154,8 +154,9 @@ impl<K: Kernel> Handover<K> {
         let (enter, gave) = self.reap(done);
         if enter {
             self.commit();
-            if !gave {
-                self.reap(done);
+            // What is found now may go on as a new entry. It must not wait for the next poll, because the thread may sleep before that.
+            if !gave && self.reap(done).0 {
+                self.commit();
             }
         }
     }
@@ -241,3 +242,59 @@ impl<K: Kernel> Handover<K> {
 
 #[cfg(all(test, loom))]
 mod models;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Answers each reap from a list, and counts the system calls.
+    #[derive(Default)]
+    struct Scripted(AtomicU32);
+
+    impl Kernel for Scripted {
+        type State = VecDeque<Reaped>;
+        type Done = ();
+
+        fn has_owner(&self) -> bool {
+            false
+        }
+        fn may_enter(&self) -> bool {
+            true
+        }
+        fn submit(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn sleep_for(&self, _want: usize, _timeout: Option<Duration>) {}
+        fn sleep_outside(&self, _timeout: Option<Duration>) {}
+        fn wake_owner(&self, _marks: impl FnOnce() -> u32) {}
+        fn push_mark(&self, _state: &mut Self::State) {}
+        fn reap(&self, state: &mut Self::State, (): &mut ()) -> Reaped {
+            state.pop_front().unwrap_or_default()
+        }
+        fn in_flight(&self, state: &Self::State) -> u32 {
+            state.len() as u32
+        }
+        fn ready(&self, state: &Self::State) -> usize {
+            state.len()
+        }
+        fn has_work(&self, _state: &Self::State) -> bool {
+            false
+        }
+    }
+
+    /// Cause: the second reap of a poll found a short transfer, and the entry for its rest stayed in the ring. Effect: a thread that
+    /// slept for the ring's descriptor had nothing to wake it.
+    #[test]
+    fn rest_of_a_request_is_submitted_by_the_poll_that_found_it() {
+        let put_off = Reaped { put_off: true, ..Reaped::default() };
+        let goes_on = Reaped { found: true, unsubmitted: true, ..Reaped::default() };
+        for (reaps, calls) in
+            [(vec![put_off, goes_on], 2), (vec![goes_on, goes_on], 2), (vec![put_off], 1), (vec![], 0)]
+        {
+            let ring = Handover::new(Scripted::default(), reaps.clone().into());
+            ring.poll(&mut ());
+            assert_eq!(ring.kernel().0.load(Ordering::Relaxed), calls, "{reaps:?}");
+        }
+    }
+}
