@@ -20,7 +20,7 @@ use crate::step::{Counts, run_counted};
 const DEEP: &str = "deep::";
 
 /// Programs that run at a time.
-const AT_A_TIME: usize = 3;
+const AT_A_TIME: usize = 2;
 
 /// Tests of one program that run at a time: most of them wait.
 const TEST_THREADS: &str = "8";
