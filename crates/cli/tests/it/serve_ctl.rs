@@ -52,7 +52,9 @@ impl Daemon {
             let (dir, socket) = (&self.dir, socket.to_str().unwrap());
             let load = scope.spawn(|| {
                 let stats = || dir.mqblk(&["ctl", "--control", "ctl.sock", "stats", "--json"]).out;
-                verify(socket, &options).unwrap_or_else(|e| panic!("{e}; the daemon's counters:\n{}", stats()))
+                // Twice: to ask wakes the IOThreads, so a request that a sleeping one forgot has ended in the second answer.
+                verify(socket, &options)
+                    .unwrap_or_else(|e| panic!("{e}; the daemon's counters:\n{}{}", stats(), stats()))
             });
             let go = go;
             let result = meanwhile();
