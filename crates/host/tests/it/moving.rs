@@ -10,7 +10,7 @@ use host::serve::{Polling, ThreadOptions};
 use serving::{Served, check_drained, run, vhost_options};
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use vuclient::verify::{VerifyOptions, verify};
 use waiting::until;
@@ -25,9 +25,23 @@ fn nbd(served: &Served) -> NbdExport {
     NbdExport::start(&served.threads, served.nbd_options(disk)).unwrap()
 }
 
-/// Moves every source to the next IOThread again and again until `over`, and counts the moves.
-fn move_around(served: &Served, over: &AtomicBool, moves: &AtomicU64) {
-    while !over.load(Ordering::Acquire) {
+/// Runs a client while `change` is made, which counts, and repeats it until there were more changes than `enough`. How many one run has
+/// depends on the machine's other load.
+fn under_changes<T: Send>(enough: u64, change: impl Fn(&AtomicU64), client: impl Fn() -> T + Sync) -> T {
+    let changes = AtomicU64::new(0);
+    let result = thread::scope(|scope| {
+        let runs = scope.spawn(|| (0..50).map(|_| client()).find(|_| changes.load(Ordering::Relaxed) > enough));
+        while !runs.is_finished() {
+            change(&changes);
+        }
+        runs.join().unwrap()
+    });
+    result.unwrap_or_else(|| panic!("{} changes", changes.into_inner()))
+}
+
+/// The same while every source moves to the next IOThread again and again.
+fn under_moves<T: Send>(served: &Served, client: impl Fn() -> T + Sync) -> T {
+    let move_all = |moves: &AtomicU64| {
         for report in served.threads.report() {
             for source in report.sources {
                 let to = (report.number + 1) % served.threads.len();
@@ -35,23 +49,8 @@ fn move_around(served: &Served, over: &AtomicBool, moves: &AtomicU64) {
                 moves.fetch_add(u64::from(served.threads.move_to(&source.handle, to).is_ok()), Ordering::Relaxed);
             }
         }
-    }
-}
-
-/// Runs a client while all sources are moved, and repeats it until there were enough moves. How many moves one run has depends on the
-/// machine's other load.
-fn under_moves<T: Send>(served: &Served, client: impl Fn() -> T + Sync) -> T {
-    const ENOUGH: u64 = 10;
-    let (over, moves) = (AtomicBool::new(false), AtomicU64::new(0));
-    let report = thread::scope(|scope| {
-        let moving = scope.spawn(|| move_around(served, &over, &moves));
-        let runs = || (0..50).map(|_| client()).find(|_| moves.load(Ordering::Relaxed) > ENOUGH);
-        let report = scope.spawn(runs).join();
-        over.store(true, Ordering::Release);
-        moving.join().unwrap();
-        report.unwrap()
-    });
-    report.unwrap_or_else(|| panic!("{} moves", moves.into_inner()))
+    };
+    under_changes(10, move_all, client)
 }
 
 #[test]
@@ -106,31 +105,21 @@ fn mapping_changes_under_a_guest_and_holds_for_the_next() {
         threads.report().into_iter().flat_map(queues).collect()
     };
     let options = VerifyOptions { queues: 4, size: 8 << 20, requests: 2000, ..VerifyOptions::default() };
-    let (over, switched) = (AtomicBool::new(false), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        // Until there were enough changes, which depends on the machine's other load.
-        let client = scope.spawn(|| {
-            let run = || verify(socket.to_str().unwrap(), &options);
-            let report = (0..50).map(|_| run()).find(|r| r.is_err() || switched.load(Ordering::Relaxed) > 3);
-            over.store(true, Ordering::Release);
-            report.expect("four changes while fifty clients come and go").unwrap()
-        });
-        let mappings = [vec![1, 1, 1, 1], vec![0, 0, 1, 1], vec![0, 0, 0, 0], vec![1, 0, 1, 0]];
-        while !over.load(Ordering::Acquire) {
-            let mapping = &mappings[switched.load(Ordering::Relaxed) % mappings.len()];
-            export.remap(mapping.clone()).unwrap();
-            assert_eq!(export.mapping(), *mapping);
-            let placed = seen(&served.threads);
-            // Queues of a client that is just disconnecting stay where they were.
-            if export.clients()() > 0 {
-                for (queue, thread) in placed {
-                    assert_eq!(thread, mapping[queue as usize], "virtqueue {queue}");
-                }
+    let mappings = [vec![1, 1, 1, 1], vec![0, 0, 1, 1], vec![0, 0, 0, 0], vec![1, 0, 1, 0]];
+    let remap = |switched: &AtomicU64| {
+        let mapping = &mappings[switched.load(Ordering::Relaxed) as usize % mappings.len()];
+        export.remap(mapping.clone()).unwrap();
+        assert_eq!(export.mapping(), *mapping);
+        let placed = seen(&served.threads);
+        // Queues of a client that is just disconnecting stay where they were.
+        if export.clients()() > 0 {
+            for (queue, thread) in placed {
+                assert_eq!(thread, mapping[queue as usize], "virtqueue {queue}");
             }
-            switched.fetch_add(1, Ordering::Relaxed);
         }
-        client.join().unwrap();
-    });
+        switched.fetch_add(1, Ordering::Relaxed);
+    };
+    under_changes(3, remap, || verify(socket.to_str().unwrap(), &options).unwrap());
     assert!(export.remap(vec![0, 1, 2, 0]).unwrap_err().to_string().contains("to an existing IOThread"));
     assert!(export.remap(vec![0]).is_err());
     verify(socket.to_str().unwrap(), &options).unwrap();
@@ -164,14 +153,12 @@ fn iothreads_come_and_go_and_one_in_use_stays() {
     verify(socket.to_str().unwrap(), &load).unwrap();
     assert_eq!(threads.start_one(&options("again")).unwrap(), 1, "the number is free again");
     export.remap(vec![1]).unwrap();
-    let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let client = scope.spawn(|| {
             let long = VerifyOptions { requests: 3000, ..load };
             verify(socket.to_str().unwrap(), &long).unwrap();
-            over.store(true, Ordering::Release);
         });
-        while !over.load(Ordering::Acquire) {
+        while !client.is_finished() {
             let used = threads.report().iter().any(|r| r.number == 1 && !r.sources.is_empty());
             if used {
                 match threads.stop_one(1) {
