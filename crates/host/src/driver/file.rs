@@ -44,6 +44,7 @@ pub(crate) use open::whole_blocks;
 pub use open::{FileOptions, FileWarning};
 pub use part::FilePart;
 
+use crate::clock;
 use crate::driver::aio::{Aio, Choice};
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
@@ -65,6 +66,9 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// How long an IOThread waits before it submits entries again that the kernel refused, because it had no memory for them.
+const REFUSED_WAIT: Duration = Duration::from_ms(1);
 
 /// The file driver: a disk in a regular file, or a block device.
 pub struct File {
@@ -190,6 +194,11 @@ impl HostDriver for File {
 
     fn wake(&self, hctx: HctxId) {
         self.engine(hctx).wake();
+    }
+
+    /// Entries that the kernel refused are submitted by a poll, and nothing makes the ring's descriptor readable for that.
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.engine(hctx).has_unsubmitted().then(|| clock::now() + REFUSED_WAIT)
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {

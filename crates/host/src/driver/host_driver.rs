@@ -42,7 +42,7 @@ pub trait HostDriver: Driver {
     /// Ends all waits for `hctx`: those in progress, and later ones with an older [`HostDriver::wakes`].
     fn wake(&self, _hctx: HctxId) {}
 
-    /// Returns when the first request of `hctx` will complete, for a driver that completes requests by time.
+    /// Returns when `hctx` must be polled at the latest, for a driver that completes requests by time or has to repeat something.
     fn next_due(&self, _hctx: HctxId) -> Option<Instant> {
         None
     }

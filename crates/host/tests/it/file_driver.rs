@@ -5,7 +5,7 @@ use crate::common;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
-use blk::id::Sector;
+use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use common::{DriverFixture, Kind, TempFile};
 use host::driver::file::{File, FileOptions, FilePart};
@@ -300,6 +300,24 @@ fn a_file_cut_short_gives_io_errors() {
         assert_eq!(fixture.read(4096, 4096).0, BlkStatus::IoErr, "{kind:?}");
         assert_eq!(fixture.read(2048 - 8, 8192).0, BlkStatus::IoErr, "{kind:?}");
         assert_eq!(fixture.read(2048 - 8, 4096).0, BlkStatus::Ok);
+    }
+}
+
+/// Entries that the kernel refuses stay in the ring, like those of a lazy submission. An IOThread that slept for the ring's descriptor had
+/// nothing to wake it until a request's timeout.
+#[test]
+fn a_ring_with_unsubmitted_entries_asks_to_be_polled() {
+    for kind in Kind::DIRECT_FILES {
+        let mut fixture = DriverFixture::new(kind);
+        let hctx = HctxId::new(0);
+        fixture.driver.issuer().set_lazy_commit(hctx, 8);
+        assert_eq!(fixture.driver.next_due(hctx), None, "{kind:?}");
+        fixture.begin(Bio::flush());
+        let is_ring = fixture.driver.aio() == Some(Aio::IoUring);
+        assert_eq!(fixture.driver.next_due(hctx).is_some(), is_ring, "{kind:?}");
+        fixture.poll();
+        assert_eq!(fixture.driver.next_due(hctx), None, "{kind:?}");
+        assert_eq!(fixture.finish(), BlkStatus::Ok);
     }
 }
 

@@ -50,6 +50,14 @@ impl Engine {
         }
     }
 
+    /// Whether requests wait for the next poll, although nothing has completed.
+    pub(super) fn has_unsubmitted(&self) -> bool {
+        match self {
+            Engine::Ring(ring) => ring.has_unsubmitted(),
+            Engine::Pool(_) => false,
+        }
+    }
+
     /// Returns the descriptor that is readable when there are completions.
     pub(super) fn fd(&self) -> RawFd {
         match self {

@@ -147,6 +147,13 @@ impl Ring {
         self.0.wake();
     }
 
+    /// Whether entries wait for the next poll, although nothing has completed: the kernel refused them, or another thread has just queued
+    /// them.
+    pub(super) fn has_unsubmitted(&self) -> bool {
+        // SAFETY: the state's lock is held, so this is the only user of the submission ring.
+        self.0.with_state(|uring, state| uring.has_work(state) || !unsafe { uring.ring.submission_shared() }.is_empty())
+    }
+
     /// Whether no request is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.0.with_state(|_, state| state.requests.in_flight() == 0)
