@@ -365,7 +365,9 @@ impl QueueConfig {
                 return err(format!("custom_elevators: '{name}' is built in; choose another name"));
             }
             if self.custom_elevators[..i].iter().any(|e| e.name == *name) {
-                return err(format!("custom_elevators: two are named '{name}'; choose another name for one of them"));
+                return err(format!(
+                    "custom_elevators: two elevators are named '{name}'; choose another name for one of them"
+                ));
             }
         }
         if !(1..=BLK_MQ_MAX_DEPTH).contains(&self.queue_depth) {
@@ -426,7 +428,7 @@ mod tests {
             (&[named("deadline")], "'deadline'", BUILT_IN),
             (&[named("")], "''", ONE_WORD),
             (&[named("my own")], "'my own'", ONE_WORD),
-            (&[named("own"), named("own")], "two are named 'own'", "; choose another name for one of them"),
+            (&[named("own"), named("own")], "two elevators are named 'own'", "; choose another name for one of them"),
         ];
         const DISTINCT: &[CustomElevator] = &[named("own"), named("other")];
         for (custom_elevators, name, rule) in CASES {

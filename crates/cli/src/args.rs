@@ -28,10 +28,10 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// fio job file; - reads standard input
     #[arg(value_name = "JOB", required = NEEDED)]
     pub job: Option<PathBuf>,
-    /// Target of every job instead of its filename: null, ram, a path, or another target (--help lists all)
+    /// Target of every job, in place of filename=: null, ram, a path, or another target (--help lists all)
     #[arg(help_heading = JOBS, long, value_name = "TARGET", value_hint = ValueHint::AnyPath)]
     pub target: Option<String>,
-    /// Set an option of every job, after those of the file; OPTION alone sets a flag
+    /// Set an option of every job, overriding the job file; OPTION alone sets a flag
     #[arg(help_heading = JOBS, long = "job-set", value_name = "OPTION[=VALUE]", value_parser = option_value,
           add = completion::job_options())]
     pub job_set: Vec<(String, String)>,
@@ -41,7 +41,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// Setting of the block layer, under its kernel name; may be repeated
     #[arg(help_heading = JOBS, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
-    /// Use a kernel: target even if it is mounted or in use, and overwrite its data
+    /// Use a kernel: target even if it is mounted, in use, or has data that the jobs overwrite
     #[arg(help_heading = JOBS, long)]
     pub force: bool,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
@@ -84,7 +84,7 @@ pub struct RunArgs {
     /// Layout of the trace
     #[arg(help_heading = TRACE, long, value_enum, default_value_t = TraceLayout::Blktrace, value_name = "FORMAT", requires = "trace")]
     pub trace_format: TraceLayout,
-    /// Maximum of events traced per job thread, 32 bytes each; later ones are dropped
+    /// Maximum number of events traced per job thread, 32 bytes each; later events are dropped
     #[arg(help_heading = TRACE, long, default_value_t = 1 << 20, value_name = "N", requires = "trace",
           value_parser = clap::value_parser!(u64).range(1..=TRACE_EVENTS_MAX))]
     pub trace_events: u64,
@@ -112,7 +112,7 @@ pub struct CompareArgs {
     /// changes]
     #[arg(help_heading = SIDES, long, default_value = "default", hide_default_value = true, value_name = "SETTINGS", add = completion::settings())]
     pub a: Vec<String>,
-    /// Side B, as --a
+    /// Side B, in the form of --a
     #[arg(help_heading = SIDES, long, required_unless_present = "side", value_name = "SETTINGS", add = completion::settings())]
     pub b: Vec<String>,
     /// A named side, instead of --a and --b; may be repeated: each side is compared with the first
@@ -131,25 +131,25 @@ pub struct CompareArgs {
     /// Length of each run, in place of the job file's: seconds, or with a unit (1500ms)
     #[arg(help_heading = RUNS, long, value_name = "TIME")]
     pub runtime: Option<String>,
-    /// Seed of the order of the runs [default: drawn, and printed]
+    /// Seed of the order of the runs [default: random; it is printed]
     #[arg(help_heading = RUNS, long, value_name = "N")]
     pub seed: Option<u64>,
-    /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
+    /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl in the working directory]
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
     /// Run as many pairs as are needed to detect a difference of this size, given the spread of the first --pairs
     #[arg(help_heading = RUNS, long, value_name = "PERCENT")]
     pub detect: Option<String>,
-    /// With --detect: if more pairs than this are needed, report that instead
+    /// With --detect: maximum number of pairs; if more are needed, only report how many
     #[arg(help_heading = RUNS, long, default_value_t = 200, value_name = "N", requires = "detect")]
     pub max_pairs: u32,
-    /// Resume an interrupted comparison from its results file; give the same options as then
+    /// Resume an interrupted comparison from its results file; give the same options as before
     #[arg(help_heading = RUNS, long, value_name = "FILE", conflicts_with = "results")]
     pub resume: Option<PathBuf>,
     /// Write a page with charts to FILE (must end in .html), and its data beside it as .json
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write what --json prints to this file, too
+    /// Also write to this file what --json prints
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub export_json: Option<PathBuf>,
     /// Write the table as comma-separated values: times in nanoseconds
@@ -176,7 +176,7 @@ pub struct ReportArgs {
     /// .html]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write each chart as an SVG file of its own into this directory, too; files of these names are replaced
+    /// Also write each chart as a separate SVG file into this directory; files of the same names are replaced
     #[arg(long, value_name = "DIR")]
     pub charts: Option<PathBuf>,
     /// Print the page's data as JSON, and write no file
@@ -190,16 +190,16 @@ pub struct InspectArgs {
     /// Block device of this host; the same as --host DEV
     #[arg(value_name = "DEV", conflicts_with_all = ["host", "target", "settings", "live"])]
     pub device: Option<String>,
-    /// Write this host, with disk DEV, as a machine file for 'mqblk sim' and 'mqblk profile --machine'
+    /// Write a machine file of this host and disk DEV, for 'mqblk sim' and 'mqblk profile --machine'
     #[arg(help_heading = MACHINE_FILE, long, value_name = "FILE", conflicts_with_all = ["live", "json", "target", "settings"])]
     pub export: Option<PathBuf>,
-    /// With --export: take the CPU costs from another machine file, such as one of 'mqblk calibrate'
+    /// With --export: take the CPU costs from another machine file, such as 'mqblk calibrate' writes
     #[arg(help_heading = MACHINE_FILE, long, value_name = "FILE", requires = "export")]
     pub costs: Option<PathBuf>,
     /// With --export: replace FILE
     #[arg(help_heading = MACHINE_FILE, long, requires = "export")]
     pub force: bool,
-    /// Target under the stack; a file must exist and is only read
+    /// Target under the stack; a file must exist, and mqblk only reads it
     #[arg(help_heading = STACK, long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
     pub target: String,
     /// Setting of the block layer, under its kernel name; may be repeated
@@ -222,10 +222,10 @@ pub struct InspectArgs {
 /// `mqblk profile`.
 #[derive(Args, Debug)]
 pub struct ProfileArgs {
-    /// Trace: PREFIX of PREFIX.blktrace.0 and so on, a file of blktrace's records, or one of blkparse's lines
+    /// Trace: PREFIX of the files PREFIX.blktrace.N, a file of blktrace records, or a file of blkparse lines
     #[arg(value_name = "TRACE", required_unless_present = "from")]
     pub trace: Option<PathBuf>,
-    /// Results of a run as JSON, fio's or those of 'mqblk run --json', instead of a trace
+    /// Instead of a trace: the JSON results of a run, from fio or 'mqblk run --json'
     #[arg(long, value_name = "RUN.json", conflicts_with = "trace")]
     pub from: Option<PathBuf>,
     /// Device to profile if the trace has several, as MAJOR,MINOR
@@ -248,7 +248,7 @@ pub struct SetArgs {
     /// Setting of the block layer, under its kernel name; several take effect together
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
-    /// Process id of the run, if there are several
+    /// Process id of the run, if several are in progress
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     /// Only the disk of this name, as the run reports it
@@ -275,18 +275,18 @@ pub struct RestoreArgs {
 #[command(group(clap::ArgGroup::new("table").args(["scenario", "study"])))]
 #[command(group(clap::ArgGroup::new("question").args(["jobs", "what_if"]).multiple(true)))]
 pub struct SimArgs {
-    /// A scenario (scenarios/*.toml): simulate its rows and compare them with the published ones; without one, run test
-    /// cases of the block layer from seeds
+    /// A scenario (scenarios/*.toml): simulate its rows and compare them with the published figures; without a
+    /// scenario, run test cases of the block layer from seeds
     #[arg(value_name = "SCENARIO.toml", conflicts_with_all = ["count", "kind"])]
     pub scenario: Option<PathBuf>,
-    /// Simulate this job file on the machine of SCENARIO.toml (needs no rows), and compare it with measured results
+    /// Simulate this job file on the machine of SCENARIO.toml (needs no rows), and compare with its measured figures
     #[arg(help_heading = SCENARIO, long, value_name = "JOB", requires = "scenario")]
     pub jobs: Option<PathBuf>,
     /// Predict the effect of a change: nr_hw_queues=8, disk.read_us=80, lun_queue_depth=32, job.iodepth=64,
     /// costs.path.irq_ns=2000, iothreads=4; changes joined by commas apply together; may be repeated
     #[arg(help_heading = SCENARIO, long = "what-if", value_name = "KEY=VALUE[,...]", requires = "scenario")]
     pub what_if: Vec<String>,
-    /// Possible machines per what-if; each draws its constants from their known ranges
+    /// Number of possible machines per what-if; the constants of each are random within their known ranges
     #[arg(help_heading = SCENARIO, long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u32).range(4..=1000))]
     pub members: u32,
@@ -304,16 +304,16 @@ pub struct SimArgs {
         help = format!("A scaling study: {}", Study::ALL.map(Study::name).join(", "))
     )]
     pub study: Option<Study>,
-    /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
+    /// Machine file for the study, such as 'mqblk calibrate' writes [default: a built-in machine]
     #[arg(help_heading = STUDY, long, value_name = "FILE", requires = "study")]
     pub machine: Option<PathBuf>,
-    /// Also measure, on this host's null device, the points that it has enough CPUs for, and simulate those
+    /// Also measure the points that this host has enough CPUs for, on the null device, and simulate the same points
     #[arg(help_heading = STUDY, long, requires = "study")]
     pub measure: bool,
     /// Fewer I/Os for each point of the study
     #[arg(help_heading = STUDY, long, requires = "study")]
     pub quick: bool,
-    /// The figures of a scenario or study as JSON
+    /// Print the figures of a scenario or study as JSON
     #[arg(help_heading = OUTPUT, long, requires = "table")]
     pub json: bool,
     /// Write the scenario, what-if or study as a page (must end in .html), and its data beside it as .json
@@ -325,7 +325,7 @@ pub struct SimArgs {
     /// Number of seeds, from --seed on; with 1, the cases are shown event by event
     #[arg(help_heading = CASES, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// Kind of case; a seed has a case of each
+    /// Kind of case; each seed has one case of each kind
     #[arg(help_heading = CASES, long, value_enum, default_value_t = SimKind::Due, value_name = "KIND")]
     pub kind: SimKind,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
@@ -402,7 +402,7 @@ pub struct DiscoverArgs {
 /// `mqblk cmdhelp`.
 #[derive(Args, Debug)]
 pub struct CmdhelpArgs {
-    /// Option of a job file; all of them when left out
+    /// Option of a job file [default: list all]
     #[arg(value_name = "OPTION", add = completion::job_options())]
     pub option: Option<String>,
     /// Print JSON
@@ -456,7 +456,7 @@ fn study(name: &str) -> Result<Study, String> {
 
 /// A number of bytes.
 pub fn size(text: &str) -> Result<u64, String> {
-    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be bytes, or with a unit such as 20G"))
+    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be a number of bytes, or with a unit such as 20G"))
 }
 
 /// `KEY=VALUE`.

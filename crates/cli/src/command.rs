@@ -24,7 +24,7 @@ Exit status:
   0    done
   1    I/O errors or failed verification (run, tune), a limit that no setting meets (tune), a failed case (sim), a
        difference (compare --exit-code)
-  2    usage or operating error, a comparison without verdict because I/Os failed; one message says rule, value and remedy
+  2    usage or operating error, or a comparison without verdict because I/Os failed; a message has rule, value and remedy
   130  interrupted by Ctrl-C or SIGTERM; results until then are printed";
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ Examples:
   mqblk compare job.fio --b mode=sq                    the unchanged job against single-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk compare job.fio --side base:default --side kyber:scheduler=kyber --side bfq:scheduler=bfq
-                                                       several settings with the first; the best is marked
+                                                       each side against the first; the best is marked
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
                                                        the kernel's own block layer, settings restored
@@ -83,7 +83,7 @@ const OTHER_TARGETS: &str = "
                        scenarios/azure-p80.toml; for run, compare and tune (docs/scenarios.md)
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
-/// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
+/// A multi-queue block layer in user space: runs fio job files, compares settings, and shows them.
 #[derive(Debug, Parser)]
 #[command(name = "mqblk", version, max_term_width = 120)]
 pub struct Cli {
@@ -95,7 +95,7 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a fio job file and report as fio does, and where the time went
+    /// Run a fio job file, report as fio does, and show where the time went
     Run(RunArgs),
     /// Compare settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),

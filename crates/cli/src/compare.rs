@@ -267,8 +267,8 @@ fn conclude(comparisons: &[Comparison], stopped: bool, exit_code: bool) -> Outco
         let bad: u64 = sides.iter().map(|side| side.verify_errors).sum();
         let failed = errors.saturating_sub(bad);
         let message = format!(
-            "{failed} I/Os failed, {bad} blocks do not hold what was written: no verdict; mqblk run with the settings of \
-             one side shows which"
+            "{failed} I/Os failed, {bad} blocks do not hold what was written: no verdict; to find them, use \
+             mqblk run with the settings of one side"
         );
         return Err(if stopped { Failure::interrupted(message) } else { Failure::new(message) });
     }

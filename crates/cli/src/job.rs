@@ -34,7 +34,7 @@ impl Loaded {
 /// Reads, parses and checks; warnings go to standard error.
 pub fn load<const NEEDED: bool>(args: &JobArgs<NEEDED>, overrides: &[Override]) -> Result<Loaded, Failure> {
     if args.job.is_none() {
-        let text = "JOB: no job file: name one, or - for standard input; only a sim: target with [guests] has a load of its own";
+        let text = "JOB: no job file: name one, or - for standard input; only a sim: target with [guests] needs none";
         return Err(Failure::new(text));
     }
     let name = args.path().to_string_lossy();

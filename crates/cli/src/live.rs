@@ -281,7 +281,8 @@ pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>,
             Err(Failure::new(format!("--pid {pid}: process {pid} is not a run of mqblk by this user; {}", runs_text())))
         }
         Ok(Answer::RunState(_)) | Err(AskError::NoAnswer) => Err(Failure::new(format!(
-            "--pid {pid}: the run did not answer in {} s, or ended; see its report for whether it was changed",
+            "--pid {pid}: the run did not answer in {} s, or ended; the run's report says whether its \
+             settings were changed",
             CHANGE_PATIENCE.as_secs()
         ))),
     }

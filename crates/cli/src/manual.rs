@@ -55,7 +55,7 @@ fn job() -> Roff {
         "5",
         "job files of mqblk",
         [
-            roman("A job file is one of fio(1). This page lists the options that mqblk knows, with their values. "),
+            roman("A job file has fio(1)'s format. This page lists the options that mqblk knows, with their values. "),
             bold("mqblk cmdhelp OPTION"),
             roman(" prints one of them."),
         ],

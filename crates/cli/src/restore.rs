@@ -30,7 +30,7 @@ pub fn main(args: &RestoreArgs) -> Outcome {
         output::print(&output::json(&serde_json::json!({ "restored": said })))?;
         return Ok(Status::Done);
     }
-    let said = if said.is_empty() { vec!["nothing to put back".to_owned()] } else { said };
+    let said = if said.is_empty() { vec!["nothing to restore".to_owned()] } else { said };
     output::print(&(said.join("\n") + "\n"))?;
     Ok(Status::Done)
 }

@@ -131,7 +131,7 @@ unsafe fn options(td: Raw) -> JobOptions {
         }
     };
     JobOptions::sensible(raw).unwrap_or_else(|| {
-        disks::say("this fio's job options are not laid out as in its version: direct= is read from MQBLK_SET only, sync= is ignored");
+        disks::say("this fio lays out its job options in an unexpected way: direct= is read only from MQBLK_SET, and sync= is ignored");
         JobOptions::UNKNOWN
     })
 }

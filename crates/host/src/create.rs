@@ -72,7 +72,10 @@ pub fn create(
     let old = meta.len();
     check_free(path, size_bytes - old)?;
     let file = OpenOptions::new().write(true).open(path).map_err(|e| {
-        Error::os(e, format!("'{}' has {old} bytes, {size_bytes} are needed, and it cannot be written", path.display()))
+        Error::os(
+            e,
+            format!("'{}' has {old} bytes, {size_bytes} are needed, but the file is not writable", path.display()),
+        )
     })?;
     let filled = fill(&file, path, old, size_bytes, layout, progress);
     if filled.is_err() {
@@ -150,7 +153,7 @@ fn check_free(path: &Path, need: u64) -> Result<()> {
     let available = stat.f_bavail.saturating_mul(stat.f_frsize);
     if available < need {
         let ctx = format!(
-            "'{}' needs {need} bytes more, its file system has {available} available: free some, use a smaller size=, or \
+            "'{}' needs {need} bytes more, its file system has {available} available: free space, use a smaller size=, or \
              a target without data such as null:size=...",
             path.display()
         );
@@ -247,7 +250,7 @@ pub fn mounted_at(path: &Path) -> Result<Option<String>> {
     }
     let device = path.canonicalize().map_err(failed)?;
     let mounts = fs::read_to_string("/proc/self/mounts")
-        .map_err(|e| Error::os(e, "cannot read /proc/self/mounts, so whether the device is mounted is not known"))?;
+        .map_err(|e| Error::os(e, "cannot read /proc/self/mounts to check whether the device is mounted"))?;
     Ok(mounts.lines().find_map(|line| {
         let mut words = line.split(' ');
         let source = Path::new(words.next()?).canonicalize().ok()?;

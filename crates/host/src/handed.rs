@@ -103,7 +103,7 @@ fn adopt(number: RawFd, name: String) -> Result<Socket, String> {
 }
 
 fn listens_at(fd: &OwnedFd) -> Result<At, String> {
-    let stream = sockopt::socket_type(fd).map_err(|_| "is no socket".to_owned())? == rustix::net::SocketType::STREAM;
+    let stream = sockopt::socket_type(fd).map_err(|_| "is not a socket".to_owned())? == rustix::net::SocketType::STREAM;
     if !stream || !sockopt::socket_acceptconn(fd).unwrap_or(false) {
         return Err("is not a listening stream socket; use ListenStream= with Accept=no".to_owned());
     }
@@ -111,7 +111,8 @@ fn listens_at(fd: &OwnedFd) -> Result<At, String> {
     if let Ok(ip) = SocketAddr::try_from(address.clone()) {
         return Ok(At::Tcp(ip));
     }
-    let unix = rustix::net::SocketAddrUnix::try_from(address).map_err(|_| "is neither Unix nor IP".to_owned())?;
+    let unix =
+        rustix::net::SocketAddrUnix::try_from(address).map_err(|_| "is neither a Unix nor an IP socket".to_owned())?;
     let path = unix.path().ok_or("has no path: abstract sockets are not served")?;
     Ok(At::Unix(std::ffi::OsStr::new(path.to_str().map_err(|e| e.to_string())?).into()))
 }

@@ -180,7 +180,7 @@ fn look(file: &File, path: &Path, write: bool) -> Result<()> {
         match locked_by_another(file, byte) {
             Ok(false) => {}
             Ok(true) => {
-                let does = if byte >= UNSHARED { "has it and allows no writer" } else { "writes to it" };
+                let does = if byte >= UNSHARED { "has it open and allows no writer" } else { "writes to it" };
                 let name = path.display();
                 let text = format!(
                     "image '{name}' is in use: another program {does} (QEMU, qemu-img or mqblk; 'lslocks' shows which); \
@@ -248,7 +248,7 @@ mod tests {
         let second = ImageLock::take(&image.0, false).unwrap();
         let e = ImageLock::take(&image.0, true).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Denied);
-        assert!(e.to_string().contains("is in use: another program has it and allows no writer"), "{e}");
+        assert!(e.to_string().contains("is in use: another program has it open and allows no writer"), "{e}");
         drop((first, second));
         let writer = ImageLock::take(&image.0, true).unwrap();
         for write in [false, true] {

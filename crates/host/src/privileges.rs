@@ -56,7 +56,7 @@ impl Account {
             },
             (None, Some((_, gid))) => *gid,
             (None, None) if number.is_some() => {
-                return refuse("a user by number needs a group: --user UID:GID".to_owned());
+                return refuse("a numeric user ID needs a group: --user UID:GID".to_owned());
             }
             (None, None) => return refuse(format!("there is no user '{user}'")),
         };
@@ -66,11 +66,11 @@ impl Account {
             (None, None) => return refuse(format!("there is no user '{user}'")),
         };
         if uid == 0 || gid == 0 || uid == u32::MAX || gid == u32::MAX {
-            return refuse("is root or no valid id; name an account of the daemon's own".to_owned());
+            return refuse("is root or not a valid ID; name a dedicated account".to_owned());
         }
         let groups = if entry.is_some() { groups_of(user, gid) } else { vec![gid] };
         if groups.contains(&0) {
-            return refuse("is in the group of root; name an account that is not".to_owned());
+            return refuse("is in root's group; name an account that is not in it".to_owned());
         }
         Ok(Account { name: text.to_owned(), uid, gid, groups })
     }
@@ -139,7 +139,10 @@ impl Account {
         }
         // SAFETY: only numbers are passed. It must fail.
         if unsafe { libc::setresuid(0, 0, 0) } == 0 {
-            return Err(Error::usage(format!("switched to user '{}', but can still become root again", self.name)));
+            return Err(Error::usage(format!(
+                "switched to user '{}', but this process can still become root",
+                self.name
+            )));
         }
         self.check_threads()
     }

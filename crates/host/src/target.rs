@@ -195,15 +195,15 @@ impl TargetSpec {
             TargetSpec::Kernel(path) => {
                 let path = path.display();
                 format!(
-                    "target 'kernel:{path}' is the kernel's, without our block layer: for run, compare and tune; through ours it is '{path}'"
+                    "target 'kernel:{path}' bypasses mqblk's block layer: only run, compare and tune accept it; here, use '{path}'"
                 )
             }
             TargetSpec::Sim(path) => format!(
-                "target 'sim:{}' is a simulated machine, and runs a whole job file: for run, compare and tune, with --target or under all \
-                 jobs",
+                "target 'sim:{}' is a simulated machine for a whole job file: only run, compare and tune accept it, with --target or as \
+                 filename= of all jobs",
                 path.display()
             ),
-            _ => "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\""
+            _ => "target 'stripe:': is several devices: only run and compare accept it; for a served disk, set stack = \"stripe\""
                 .to_owned(),
         })
     }

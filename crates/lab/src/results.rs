@@ -68,7 +68,7 @@ impl Header {
         match parts.into_iter().find(|(_, same)| !same) {
             None => Ok(()),
             Some((what, _)) => {
-                Err(format!("belongs to another comparison: {what} differs; it was started with: {}", self.command))
+                Err(format!("belongs to another comparison: {what} differs; the file's command: {}", self.command))
             }
         }
     }

@@ -179,7 +179,7 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
         (Mode::Sq, _) => bounds.push(Bound {
             what: "requests in the block layer, per direction",
             limit: requests,
-            because: format!("nr_requests={requests}; from 7/8 of it on submitters are congested"),
+            because: format!("nr_requests={requests}; submitters are congested from 7/8 of it on"),
         }),
         (Mode::Mq, "none") => {
             let per_queue = requests.min(tags);

@@ -131,7 +131,7 @@ fn check(options: &BenchOptions) -> Result<(), Error> {
     let BenchOptions { iodepth, runtime, .. } = *options;
     if iodepth == 0 || iodepth > MAX_IODEPTH {
         let rule = format!("iodepth={iodepth}: must be 1..={MAX_IODEPTH}");
-        return Err(Error::Usage(format!("{rule}, three descriptors each of a ring of {MAX_RING}")));
+        return Err(Error::Usage(format!("{rule}: each request takes three of a ring's {MAX_RING} descriptors")));
     }
     if options.block == 0 || options.block > MAX_BLOCK {
         return Err(Error::Usage(format!("bs={}: must be 1..={MAX_BLOCK}", options.block)));
@@ -165,7 +165,7 @@ fn check_device(options: &BenchOptions, info: &Info) -> Result<(), Error> {
     }
     if info.capacity / block < u64::from(queues) {
         let capacity = info.capacity;
-        return Err(Error::Usage(format!("bs={block}: the disk's {capacity} bytes must hold one per queue")));
+        return Err(Error::Usage(format!("bs={block}: the disk's {capacity} bytes must hold a block per queue")));
     }
     Ok(())
 }

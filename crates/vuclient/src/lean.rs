@@ -129,7 +129,7 @@ fn check(options: &LeanOptions) -> Result<(u16, usize), Error> {
     let most = MAX_RING / per_chain;
     if iodepth == 0 || iodepth > most {
         let rule = format!("iodepth={iodepth}: must be 1..={most}");
-        return Err(Error::Usage(format!("{rule}, {per_chain} descriptors each of a ring of {MAX_RING}")));
+        return Err(Error::Usage(format!("{rule}: each request takes {per_chain} of a ring's {MAX_RING} descriptors")));
     }
     if block == 0 || !block.is_multiple_of(512) {
         return Err(Error::Usage(format!("bs={block}: must be a multiple of 512 bytes, a sector")));

@@ -26,15 +26,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Closed-loop load: IOPS, latency, and what this client itself cost
+    /// Closed-loop load: IOPS, latency, and the CPU time of this client
     Bench(BenchArgs),
-    /// The same load by a driver that costs next to nothing: fixed chains, headers and buffers
+    /// The load of bench by a driver that costs next to nothing: fixed chains, headers and buffers
     Lean(LeanArgs),
     /// Write, read back and compare; the data of the disk is lost
     Verify(VerifyArgs),
-    /// Closed-loop load on an NBD server, all replies of a call answered by one call
+    /// Closed-loop load on an NBD server; one call sends as many requests as the last call received replies
     Nbd(NbdArgs),
-    /// What the device tells
+    /// Show features and configuration of the device
     Info {
         /// The server's Unix socket
         socket: String,
@@ -59,7 +59,7 @@ struct LoadArgs {
     /// Requests in flight per queue or connection
     #[arg(long, default_value_t = 32)]
     iodepth: u32,
-    /// Measured seconds
+    /// Seconds to measure
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     runtime: f64,
     /// Bytes of a request: 512, 4k, 1m
@@ -100,13 +100,13 @@ struct BenchArgs {
     queues: u32,
     #[command(flatten)]
     load: LoadArgs,
-    /// What is done to the disk
+    /// Kind and order of requests
     #[arg(long, value_enum, default_value = "randread")]
     rw: Rw,
     /// Spin on the used ring instead of waiting for calls
     #[arg(long)]
     poll: bool,
-    /// All queues from one thread; needs --poll
+    /// Drive all queues from one thread; needs --poll
     #[arg(long)]
     one_thread: bool,
     /// CPUs of the queues' threads, in turn: 0,1 [default: where the system puts them]
@@ -132,13 +132,13 @@ struct LeanArgs {
     /// Spin on the used ring instead of waiting for calls
     #[arg(long)]
     poll: bool,
-    /// A packed ring
+    /// Use packed rings
     #[arg(long)]
     packed: bool,
-    /// A table of its own for each chain
+    /// Use an indirect descriptor table for each chain
     #[arg(long)]
     indirect: bool,
-    /// Kicks and calls by the ring's flags, without EVENT_IDX
+    /// Control kicks and calls by the ring's flags, without EVENT_IDX
     #[arg(long)]
     no_event_idx: bool,
     /// Write header and status for each request, at random places of the disk
@@ -173,7 +173,7 @@ struct VerifyArgs {
     /// Bytes of the disk to use, from its beginning; 0 for all
     #[arg(long, default_value = "0", value_parser = bytes)]
     size: u64,
-    /// Everything random follows from it
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Requests in flight per queue
@@ -182,7 +182,7 @@ struct VerifyArgs {
     /// Requests per queue
     #[arg(long, default_value_t = 1000)]
     requests: u64,
-    /// For so many seconds instead of a number of requests
+    /// Run for this many seconds instead of a number of requests
     #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
     /// Spin on the used ring instead of waiting for calls
@@ -355,7 +355,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         Some(b'g') => (&lower[..lower.len() - 1], 30),
         _ => (lower.as_str(), 0),
     };
-    let number: u64 = digits.parse().map_err(|_| "must be a number of bytes, as 512, 4k or 1m".to_string())?;
+    let number: u64 = digits.parse().map_err(|_| "must be a number of bytes, such as 512, 4k or 1m".to_string())?;
     number.checked_mul(1 << shift).ok_or_else(|| "must be less than 2^64 bytes".into())
 }
 

@@ -55,7 +55,7 @@ pub struct NbdReport {
 /// A server that refuses, fails a request, breaks the protocol or stops answering for ten seconds.
 pub fn nbd(socket: &str, options: &NbdOptions) -> Result<NbdReport, Error> {
     if options.connections == 0 || options.iodepth == 0 || options.block == 0 || !options.block.is_multiple_of(512) {
-        let text = "connections and iodepth must be at least 1, the block a multiple of 512".to_owned();
+        let text = "connections and iodepth must be at least 1, bs must be a multiple of 512".to_owned();
         return Err(Error::Usage(text));
     }
     let clients: Result<Vec<Client>, Error> =

@@ -31,7 +31,7 @@ pub struct Instance {
 
 /// A job waits for a job that does not exist above it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("wait_for={name}: must name a job that stands above it; reorder the jobs or fix the name (job '{job}')")]
+#[error("wait_for={name}: must name a job above this one; reorder the jobs or fix the name (job '{job}')")]
 pub struct WaitForError {
     /// The name in `wait_for`.
     pub name: String,

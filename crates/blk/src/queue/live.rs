@@ -26,7 +26,7 @@ impl<L: Lock> RequestQueue<L> {
                 let live =
                     SETTINGS.iter().map(|s| s.name).filter(|n| SettingInfo::is_live(n) && !LIMIT_NAMES.contains(n));
                 let text = format!(
-                    "{name}={value}: needs a queue freeze; only {}, limits and (by set_iosched) tunables change live",
+                    "{name}={value}: needs a queue freeze; only {}, limits and tunables (set_iosched) change without one",
                     live.collect::<Vec<_>>().join(", ")
                 );
                 return Err(SettingError(text));

@@ -172,8 +172,8 @@ pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
                 cpus(c.of(CostKind::HandOver))
             )
         }
-        (_, Err(why)) => format!("not measured: {why}; as in the documentation"),
-        _ => "not measured: no cache-line cost of that pair of CPUs; as in the documentation".into(),
+        (_, Err(why)) => format!("not measured: {why}; the figure of docs/scenarios.md"),
+        _ => "not measured: no cache-line cost of that pair of CPUs; the figure of docs/scenarios.md".into(),
     };
     let _ = writeln!(out, "lines = {nr_lines} # {from}");
     let _ = writeln!(out, "waiting = \"queued\" # {}", WAITING.why);

@@ -34,7 +34,7 @@ pub struct CalibrateArgs {
     /// How long to measure
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: f64,
-    /// The figures as JSON
+    /// Print the figures as JSON
     #[arg(long)]
     pub json: bool,
     /// Progress on standard error: auto = after two seconds, if it is a terminal

@@ -36,7 +36,7 @@ fn assumed(d: Option<&Device>) -> Assumed {
         "nvme" => of("flash behind NVMe", 80.0, 20.0, 4.0),
         // A hypervisor reports a disk as rotating if it does not know.
         "virtio" | "xen" | "loop" | "nbd" | "ublk" => {
-            of("a virtual disk, whose storage this host cannot see", 200.0, 200.0, 10.0)
+            of("a virtual disk on storage that this host cannot see", 200.0, 200.0, 10.0)
         }
         _ if rotates => of("a rotating disk", 8000.0, 8000.0, 2.0),
         _ => of("flash", 150.0, 100.0, 4.0),
@@ -59,7 +59,7 @@ pub fn text(root: &Path, kernel: Option<&str>, disk: Option<&Device>, costs: Opt
             let _ = writeln!(out, "\n{}", text.trim_end());
         }
         None => {
-            out += "\n# No [costs]: those of a server of about 2020, known to a factor of 2. 'mqblk calibrate' measures them.\n";
+            out += "\n# No [costs]: simulation uses those of a server of about 2020, known to a factor of 2. 'mqblk calibrate' measures them.\n";
         }
     }
     let a = assumed(disk);

@@ -68,8 +68,8 @@ impl Scsi {
             let per = usable.div_ceil((*nr_hw_queues).max(1).into());
             let _ = writeln!(
                 out,
-                "          further requests hold a tag but wait below the elevator: queue_depth={per} or fewer \
-                 hardware queues suffice"
+                "          further requests hold a tag but wait below the elevator: set queue_depth={per} or use \
+                 fewer hardware queues"
             );
         }
         out

@@ -223,7 +223,7 @@ fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
     } else if d.nr_hw_queues.is_none() && is_legacy {
         notes.push("single-queue: its elevators are those of the legacy block layer".to_owned());
     } else if d.nr_hw_queues.is_none() {
-        notes.push("no mq directory: bio-based (no request queue of its own), or hidden".to_owned());
+        notes.push("no mq directory: bio-based (without a request queue), or hidden".to_owned());
     }
     if let (Some(value), Some(kind)) = (scsi_use_blk_mq, d.kind.as_deref())
         && kind != "scsi"
@@ -234,7 +234,7 @@ fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
         notes.push("one elevator over several hardware queues: requests of all CPUs share it".to_owned());
     }
     if !d.queue.is_empty() && !d.queue.contains_key("wbt_lat_usec") {
-        notes.push("no wbt_lat_usec: the kernel was built without writeback throttling, or it cannot apply".to_owned());
+        notes.push("no wbt_lat_usec: no writeback throttling in this kernel, or not for this disk".to_owned());
     }
     notes
 }

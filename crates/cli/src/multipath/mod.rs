@@ -41,16 +41,16 @@ pub struct MultipathArgs {
     /// With -t: the options in effect for the disk of this WWID, each with the line that sets it
     #[arg(long, value_name = "WWID", requires = "show_config", conflicts_with = "list")]
     pub wwid: Option<String>,
-    /// With -t: as --wwid, by the vendor of INQUIRY
+    /// With -t: like --wwid, for disks of this vendor (INQUIRY)
     #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub vendor: Option<String>,
-    /// With -t: as --wwid, by the product of INQUIRY
+    /// With -t: like --wwid, for disks of this product (INQUIRY)
     #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub product: Option<String>,
-    /// With -t: as --wwid, by the revision of INQUIRY
+    /// With -t: like --wwid, for disks of this revision (INQUIRY)
     #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub revision: Option<String>,
-    /// With -t: as --wwid, by the protocol of the paths, such as scsi:iscsi
+    /// With -t: like --wwid, for disks with paths of this protocol, such as scsi:iscsi
     #[arg(long, value_name = "TEXT", requires = "show_config", conflicts_with = "list")]
     pub protocol: Option<String>,
 }

@@ -17,18 +17,18 @@ const DAEMON: &str = "Daemon";
 /// `--tls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TlsChoice {
-    /// There is no TLS.
+    /// Clients cannot use TLS.
     Off,
-    /// Clients may speak it.
+    /// Clients may use TLS.
     On,
-    /// Clients must speak it.
+    /// Clients must use TLS.
     Require,
 }
 
 /// `--sandbox`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SandboxChoice {
-    /// Deny it, as far as the kernel can.
+    /// Deny system calls that the daemon never needs, as far as the kernel can.
     On,
     /// Deny nothing.
     Off,
@@ -38,7 +38,7 @@ pub enum SandboxChoice {
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// A disk (a file, a block device, or another target: --help lists all), served over NBD and vhost-user-blk on Unix
-    /// sockets; or a configuration, whose name ends with .toml
+    /// sockets; or a configuration (a name that ends with .toml)
     #[arg(value_name = "DISK | CONFIG.toml", required_unless_present = "libvirt", conflicts_with = "libvirt")]
     pub what: Option<PathBuf>,
     /// Serve the disks of a libvirt domain over vhost-user-blk, with its queues and IOThreads
@@ -69,13 +69,13 @@ pub struct ServeArgs {
     /// Directory with server-cert.pem, server-key.pem and ca-cert.pem (and ca-crl.pem), as for QEMU and nbdkit
     #[arg(help_heading = TLS, long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
-    /// NBD clients must show a certificate of ca-cert.pem's authority that ca-crl.pem does not revoke
+    /// NBD clients must present a certificate that ca-cert.pem's authority issued and ca-crl.pem does not revoke
     #[arg(help_heading = TLS, long, requires = "tls_certificates")]
     pub tls_verify_peer: bool,
     /// Open every disk read-only
     #[arg(help_heading = DISKS, long)]
     pub read_only: bool,
-    /// Interval of load balancing between IOThreads, in seconds; 0 = never; manually mapped virtqueues stay
+    /// Interval of load balancing between IOThreads, in seconds; 0 = never; manually mapped virtqueues are not moved
     #[arg(help_heading = EXPORTS, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub balance: f64,
     /// Control socket, for mqblk ctl [default: serve-PID.sock in /run/mqblk for root, in $XDG_RUNTIME_DIR/mqblk for others]
@@ -90,13 +90,13 @@ pub struct ServeArgs {
     /// Switch to this user once everything is open; root only, irreversible
     #[arg(help_heading = DAEMON, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
-    /// Memory for the buffers of all clients together; guests' own memory does not count [default: half of the cgroup's, or of the machine's]
+    /// Maximum memory for the buffers of all clients together; guest memory does not count [default: half of the cgroup's, or of the machine's]
     #[arg(help_heading = DAEMON, long, value_name = "SIZE", value_parser = size)]
     pub max_client_memory: Option<u64>,
     /// Allow core dumps, and debuggers of the same user, even while passwords or private keys are in memory, and after --user
     #[arg(help_heading = DAEMON, long)]
     pub core_dumps: bool,
-    /// Deny the daemon what it never needs, such as other programs and processes, if the kernel can
+    /// Deny the daemon system calls that it never needs, such as to start programs, if the kernel can
     #[arg(help_heading = DAEMON, long, value_enum, default_value_t = SandboxChoice::On, value_name = "on | off")]
     pub sandbox: SandboxChoice,
     /// Format of the log on standard error

@@ -249,7 +249,7 @@ fn export(
         (None, [only]) => only.name.clone(),
         (None, _) => {
             if section.get("disk").is_none() {
-                section.refuse("", "names no disk, but the file does not have exactly one; add disk = \"NAME\"");
+                section.refuse("", "names no disk; the file must have exactly one disk, or add disk = \"NAME\"");
             }
             String::new()
         }

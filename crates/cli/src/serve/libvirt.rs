@@ -147,7 +147,7 @@ fn iothreads(domain: &Domain) -> Result<(Vec<u64>, Vec<IoThreadPlan>), String> {
             poll.shrink = number(&p.shrink, "poll/@shrink")?.unwrap_or(poll.shrink);
         }
         if found.insert(id, poll).is_some() {
-            return Err(format!("iothreadids: iothread {id} is there twice"));
+            return Err(format!("iothreadids: iothread {id} is listed twice"));
         }
     }
     let n: u64 = number(&domain.iothreads, "iothreads")?.unwrap_or(found.len() as u64);

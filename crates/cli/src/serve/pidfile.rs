@@ -27,9 +27,9 @@ impl Prepared {
     /// # Errors
     /// The directory does not exist or cannot be written, or something else than a file is at the path.
     pub fn new(path: &Path) -> Result<Prepared, Failure> {
-        let name = path.file_name().ok_or_else(|| refused(path, &"is no name of a file"))?;
+        let name = path.file_name().ok_or_else(|| refused(path, &"is not the name of a file"))?;
         if fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file()) {
-            return Err(refused(path, &"something else than a regular file is there"));
+            return Err(refused(path, &"exists, and is not a regular file"));
         }
         let mut new = name.to_owned();
         new.push(format!(".{}.new", std::process::id()));

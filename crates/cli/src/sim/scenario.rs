@@ -162,7 +162,7 @@ fn over(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
     let all = over_rows(scenario, rows);
     if !all.is_empty() {
         out.push_str(
-            "\npublished without the load; simulated range over all rows that are compared with another row:\n",
+            "\nchanges published without their load; simulated range over all rows that are compared with another row:\n",
         );
     }
     let change = |r: f64| if r < 2.0 { format!("{:+.1} %", 100.0 * (r - 1.0)) } else { format!("{r:.1} times") };

@@ -19,10 +19,10 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub job: JobArgs<false>,
     /// Make this larger: JOB.iops, JOB.bw, JOB.tps (transactions), JOB.tpm (per minute); JOB `all` stands for all jobs
-    /// together. Without JOB, on a sim: target with `[guests]`: usersN.tpm
+    /// together. On a sim: target with `[guests]`, which takes no job file: usersN.tpm
     #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC", required_unless_present = "minimize", conflicts_with = "minimize")]
     pub maximize: Option<String>,
-    /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O); of
+    /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O); for
     /// transactions JOB.tx (mean), JOB.tx_p99, JOB.commit (mean wait for a commit)
     #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC")]
     pub minimize: Option<String>,
@@ -47,17 +47,17 @@ pub struct TuneArgs {
     /// The smallest gain worth finding
     #[arg(help_heading = SEARCH, long, value_name = "PERCENT", default_value = "3%")]
     pub detect: String,
-    /// Seed of all orders [default: drawn, and printed]
+    /// Seed of the order of all runs [default: random; it is printed]
     #[arg(help_heading = SEARCH, long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Resume an interrupted tuning from its results file; give the same options as then
+    /// Resume an interrupted tuning from its results file; give the same options as before
     #[arg(help_heading = SEARCH, long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// Results file, written after every run [default: mqblk-tune-TIME.jsonl here]
+    /// Results file, written after every run [default: mqblk-tune-TIME.jsonl in the working directory]
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Write the recommendation to this new file, as a configuration of mqblk serve (for a sim: target: as its
-    /// settings); without FILE, for a kernel: target: to /sys/block/X, until the next boot
+    /// Write the recommendation to this new file, as a configuration of mqblk serve or, for a sim: target, as
+    /// `[settings]` of a machine file; without FILE (kernel: targets only) apply it to /sys/block/X, until the next boot
     #[arg(help_heading = OUTPUT, long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
     /// Write the tuning as a page (must end in .html), and its data beside it as .json

@@ -446,8 +446,8 @@ fn no_jobs(args: &TuneArgs) -> Result<(), String> {
     match flags.iter().find(|(_, given)| *given) {
         None => Ok(()),
         Some((flag, _)) => Err(format!(
-            "{flag}: the target has [guests], whose users are the load instead of jobs; leave it out, and name the \
-             users by --maximize usersN.tpm"
+            "{flag}: the target has [guests], and their users are the load instead of jobs; leave {flag} out, and name \
+             the users by --maximize usersN.tpm"
         )),
     }
 }

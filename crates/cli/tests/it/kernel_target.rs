@@ -171,7 +171,7 @@ fn what_the_kernel_refuses_or_bends_is_said_and_nothing_stays() {
     disk.dir.file("j.fio", JOB);
     let before = disk.settings();
     let refused = disk.run(&["--set", "scheduler=mq-deadline", "--set", "nr_requests=99999999"]).exits(2);
-    refused.says(&["nr_requests=99999999: /sys/", "was refused: Invalid argument", "it stays 256", "with one 2048"]);
+    refused.says(&["nr_requests=99999999: /sys/", "was refused: Invalid argument", "it stays 256", "2048 with one"]);
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
     // Below the kernel's minimum.
@@ -215,7 +215,7 @@ fn bad_input_is_refused_before_anything_is_touched() {
         .mqblk(&["run", "j.fio", "--target", "null", "--force"])
         .exits(2)
         .says(&["--force: is for devices of the kernel"]);
-    disk.dir.mqblk(&["inspect", "--target", &disk.target()]).exits(2).says(&["without our block layer"]);
+    disk.dir.mqblk(&["inspect", "--target", &disk.target()]).exits(2).says(&["bypasses mqblk's block layer"]);
     let both = format!("[a]\nsize=1m\nfilename={}\n[b]\nsize=1m\nfilename=null:\n", disk.target());
     disk.dir.file("both.fio", &both).mqblk(&["run", "both.fio"]).exits(2).says(&["beside kernel: targets"]);
     assert_eq!(disk.settings(), before);
@@ -230,7 +230,7 @@ fn a_parameter_of_another_disk_kind_reports_no_effect() {
     let set = ["--set", "scsi_mod.use_blk_mq=1", "--set", "wbt_lat_usec=0"];
     let done = disk.run(&set).exits(0);
     done.says(&["scsi_mod.use_blk_mq=1: no effect: ", "is not a SCSI disk (loop)"]);
-    done.says(&["wbt_lat_usec=0: no effect", "every job says direct=1"]);
+    done.says(&["wbt_lat_usec=0: no effect", "every job has direct=1"]);
     let (a, b) = ("scsi_mod.use_blk_mq=0", "scsi_mod.use_blk_mq=1");
     let answer = disk.dir.mqblk(&["compare", "j.fio", "--target", &disk.target(), "--a", a, "--b", b]).exits(0);
     assert_eq!(answer.out, format!("no effect: {} is not a SCSI disk (loop)\n", disk.name()));
@@ -285,7 +285,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     restore.prints(&["put back settings that mqblk", "iosched.fifo_batch 16 -> 9", "nr_requests 256 -> 100"]);
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
-    disk.dir.mqblk(&["restore", disk.name()]).exits(0).prints(&["nothing to put back"]);
+    disk.dir.mqblk(&["restore", disk.name()]).exits(0).prints(&["nothing to restore"]);
     // A state file of another boot has no owner.
     kill();
     let text = fs::read_to_string(disk.state()).unwrap();
@@ -332,7 +332,7 @@ fn a_device_in_use_or_with_data_is_rejected_without_force() {
         println!("left out: this machine does not swap");
     }
     disk.run(&[]).exits(2).says(&["there is swap space on it"]);
-    disk.run(&["--force"]).exits(0).says(&["--force: it is written over"]);
+    disk.run(&["--force"]).exits(0).says(&["which is overwritten because of --force"]);
     // A process has the device open exclusively.
     disk.dir.program("dd", &["if=/dev/zero", &format!("of={}", disk.node), "bs=1M", "count=32"]).exits(0);
     let hold =

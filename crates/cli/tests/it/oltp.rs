@@ -145,13 +145,16 @@ fn what_cannot_be_is_refused_before_anything_is_touched() {
     let dir = Dir::new("oltp");
     dir.file("j.fio", &format!("{DB}transactions=9\n")).file("p.fio", "[p]\nrw=read\nsize=1m\nhipri\n");
     let refused = |args: &[&str], what: &[&str]| dir.mqblk(&[&["run"], args].concat()).exits(2).says(what);
-    refused(&["j.fio", "--target", "stripe:lun0+lun0"], &["'lun0' is in it twice"]);
+    refused(&["j.fio", "--target", "stripe:lun0+lun0"], &["'lun0' is listed twice"]);
     refused(&["j.fio", "--target", "stripe:chunk=3k:a+b"], &["chunk=3072: must be a power of two"]);
     refused(
         &["j.fio", "--target", "stripe:a+b", "--set", "iops_total=100"],
         &["iops_total=100: limits are not supported for a striped target"],
     );
-    refused(&["p.fio", "--target", "stripe:null+null"], &["hipri (job 'p', line 1): a striped target is not polled"]);
+    refused(
+        &["p.fio", "--target", "stripe:null+null"],
+        &["hipri (job 'p', line 1): a striped target cannot be polled"],
+    );
     refused(&["j.fio", "--target", "null:size=1m"], &["the target has 1048576 bytes"]);
     refused(
         &["j.fio", "--target", "null:blocksize=4096"],
@@ -162,6 +165,6 @@ fn what_cannot_be_is_refused_before_anything_is_touched() {
         &["hot_size=", "neither the hot part nor the rest may be empty"],
     );
     refused(&["j.fio", "--job-set", "iodepth=4"], &["--job-set: iodepth=4: has no effect with workload=oltp"]);
-    dir.mqblk(&["serve", "stripe:null+null"]).exits(2).says(&["several devices and not one"]);
+    dir.mqblk(&["serve", "stripe:null+null"]).exits(2).says(&["several devices: only run and compare accept it"]);
     assert_eq!(dir.list(), ["j.fio", "p.fio"]);
 }

@@ -206,8 +206,10 @@ fn bad_configurations_are_refused_with_their_lines() {
     );
     refused(
         &format!("[[disk]]\ntarget = \"null\"\n{export}{export}socket = \"null.nbd.sock\"\nexport_name = \"null\"\n"),
-        &["c.toml:7: socket=null.nbd.sock: there export 'null.nbd' serves the export name 'null' already; give one \
-             another export_name (export 'null.nbd-2')"],
+        &[
+            "c.toml:7: socket=null.nbd.sock: there export 'null.nbd' serves the export name 'null' already; give one of \
+             them another export_name (export 'null.nbd-2')",
+        ],
     );
     refused("[[disk]\n", &["c.toml:1: is not TOML here: unclosed array table, expected `]`"]);
     dry_run(&dir, &["none.toml"]).exits(2).says(&["configuration 'none.toml': No such file", "name a TOML file"]);
@@ -243,7 +245,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     refused(&[], &["DISK | CONFIG.toml"]);
     refused(
         &["disk.img", "--socket-dir", "none"],
-        &["socket=none/disk.img.vhost.sock: directory 'none': No such file", "make it first"],
+        &["socket=none/disk.img.vhost.sock: directory 'none': No such file", "create it first"],
     );
     let long = "x".repeat(100);
     refused(&["disk.img", "--socket-dir", &long], &["has 120 bytes, Unix sockets take 107; choose a shorter path"]);

@@ -128,7 +128,7 @@ fn a_filtered_daemon_starts_no_program_to_mount() {
     let fuse = "[[export]]\ntype = \"fuse\"\ndisk = \"b\"\nmountpoint = \"mount\"\n";
     dir.file("mount", "").file("more.toml", &format!("[[disk]]\nname = \"b\"\ntarget = \"ram:size=1m\"\n{fuse}"));
     let done = dir.mqblk(&["ctl", "--control=ctl.sock", "add", "more.toml"]).exits(2);
-    done.says(&["this process starts no programs: start it with this export"]);
+    done.says(&["this process may no longer start programs: restart it with this export"]);
     ends(daemon);
 }
 

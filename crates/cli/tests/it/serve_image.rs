@@ -50,7 +50,7 @@ fn no_byte_of_an_image_is_left_out() {
     image.set_len(size).unwrap();
     image.write_all_at(b"the backup header", size - 512).unwrap();
     fs.dir.file("direct.toml", &config("")).file("buffered.toml", &config("direct = false"));
-    let why = "has 8389120 bytes, which is not whole blocks of 4096 as direct I/O needs them here: set direct = false in the configuration, \
+    let why = "has 8389120 bytes, but direct I/O here needs whole blocks of 4096: set direct = false in the configuration, \
                or pad it (truncate -s 8392704 FILE)";
     fs.dir.mqblk(&["serve", "direct.toml", "--dry-run"]).exits(2).says(&[why]);
     fs.dir.mqblk(&["serve", "direct.toml"]).exits(2).says(&[why]);
@@ -94,7 +94,7 @@ fn an_image_has_its_exact_size_over_nbd() {
         dir.mqblk(&["serve", "c.toml", "--dry-run"]).exits(0);
         let why =
             format!("has {size} bytes, which is not whole blocks of 512; if it is a raw image, pad it (truncate -s ");
-        dir.mqblk(&["serve", "both.toml"]).exits(2).says(&[&why, "over NBD and FUSE only"]);
+        dir.mqblk(&["serve", "both.toml"]).exits(2).says(&[&why, "only over NBD or FUSE"]);
         let daemon = serve();
         let line = format!("the disk on 'fs/a.img' has {size} bytes and ends within a sector of 512");
         assert!(daemon.seen().contains(&line), "{}", daemon.seen());

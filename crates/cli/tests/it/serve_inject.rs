@@ -277,7 +277,7 @@ fn a_torn_write_leaves_its_first_blocks_and_an_error() {
     d.inject("--torn");
     assert_eq!(d.session("zero 0 131072;read 0 4096;write 0 512;prefix 0 512"), ["ok", "ok", "EIO", "0"]);
     let mixed = d.ctl(&["inject", "a", "--torn", "--op", "discard"]).exits(2);
-    mixed.says(&["torn: only writes are torn"]);
+    mixed.says(&["torn: only writes can be torn"]);
     d.ends();
 }
 

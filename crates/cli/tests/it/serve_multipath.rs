@@ -429,7 +429,7 @@ fn paths_are_added_and_removed_by_hand_under_load() {
         assert_eq!(path_groups(&dir), [[e.clone()], [c.clone()]]);
         // The paths are numbered as they were added.
         ctl(&["fail-path", "d", "1"]).exits(0).prints(&[&format!("failed path '{c}'")]);
-        let last = format!("disk 'd': path '{e}' is the last that requests can use");
+        let last = format!("disk 'd': path '{e}' is the last usable path");
         ctl(&["remove-path", "d", "2"]).exits(2).says(&[&last, "--force"]);
         ctl(&["reinstate-path", "d", "1"]).exits(0);
         ctl(&["add-path", "d", "b.img"]).exits(2).says(&["disk 'd': path ", "b.img: ", "it leads to another disk"]);

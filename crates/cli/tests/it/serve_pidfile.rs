@@ -55,9 +55,9 @@ fn a_pidfile_that_cannot_be_written_is_refused_first() {
     fs::create_dir(dir.path("directory")).unwrap();
     for (path, why) in [
         ("none/a.pid", "--pidfile=none/a.pid: No such file or directory"),
-        ("directory", "--pidfile=directory: something else than a regular file is there"),
+        ("directory", "--pidfile=directory: exists, and is not a regular file"),
         ("a.img/a.pid", "--pidfile=a.img/a.pid: Not a directory"),
-        ("..", "--pidfile=..: is no name of a file"),
+        ("..", "--pidfile=..: is not the name of a file"),
     ] {
         dir.mqblk(&["serve", "a.img", "--control", "ctl.sock", "--pidfile", path]).exits(2).says(&[why]);
         assert_eq!(dir.list(), ["a.img", "directory"]);

@@ -268,7 +268,7 @@ fn a_removed_disk_is_force_ended_even_if_its_name_is_reused() {
     server.kill();
     left_behind(&dir, AGAIN);
     let done = ctl(&dir, &["remove", "--force", "n.n"]).exits(0);
-    assert_eq!(done.out, "ended the earlier 'n.n', whose removal had not completed\nended export 'n.n'\n");
+    assert_eq!(done.out, "ended the earlier 'n.n': its removal had not completed\nended export 'n.n'\n");
     ctl(&dir, &["shutdown"]).exits(0);
     daemon.ends().exits(0);
 }

@@ -97,7 +97,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     ctl(&["set", "a", "scheduler=kyber"]).exits(0);
     ctl(&["resize", "a", "48m"]).exits(0);
     let refused = ctl(&["add", "b.img"]).exits(2);
-    refused.says(&["Permission denied", "since --user the daemon runs as 'nobody', which must be allowed to"]);
+    refused.says(&["Permission denied", "since --user the daemon runs as 'nobody', which needs this permission"]);
     ctl(&["add", "ram:size=4m"]).exits(2).says(&["Permission denied"]);
     verify(socket.to_str().unwrap(), &options).unwrap();
     daemon.signal("TERM");
@@ -115,7 +115,7 @@ fn sockets_that_cannot_be_removed_are_reported_and_replaced() {
         let daemon = dir.start(&["serve", "a.img", "--user=1234:5678"], "serving on 2 sockets");
         daemon.signal("TERM");
         let done = daemon.ends().exits(0);
-        done.says(&["cannot remove this socket at shutdown: give that user write access", "a socket is left behind"]);
+        done.says(&["cannot remove this socket at shutdown: give that user write access", "cannot remove the socket"]);
         UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap_err();
     }
     let control = Path::new("/run/mqblk-uid-1234");

@@ -66,7 +66,7 @@ fn killed_it_is_gone_on_with_and_another_s_file_is_refused() {
     assert!(ran > 7, "{before}");
     dir.mqblk(&tune(SLOW, &[&search[..], &["--resume", "r", "--detect", "9%"]].concat()))
         .exits(2)
-        .says(&["--resume r: belongs to another tuning: --detect differs; it was started with: mqblk tune j.fio"]);
+        .says(&["--resume r: belongs to another tuning: --detect differs; the file's command: mqblk tune j.fio"]);
     dir.mqblk(&tune(SLOW, &[&search[..], &["--resume", "r"]].concat())).exits(0).prints(&["queue_depth=8 is better"]);
     let after = fs::read_to_string(dir.path("r")).unwrap();
     let kept = lab::tune::journal::read(&before, "r").unwrap().whole_bytes;

@@ -132,11 +132,11 @@ fn what_users_do_not_have_is_refused_with_what_they_have() {
     refused(&[&goal[..], &["--set", "iothreads=many"]].concat(), "iothreads=many: must be 0..=1024");
     refused(
         &[&goal[..], &["--set", "guests.queues=17"]].concat(),
-        "queues = 17 of 16 vCPUs: must be 1 to as many as vCPUs",
+        "queues = 17 of 16 vCPUs: must be 1 to the number of vCPUs",
     );
     refused(&[&goal[..], &["--set", "guests.mapping=random"]].concat(), "unknown variant `random`");
     refused(&[&goal[..], &["--free", "iodepth=1..4"]].concat(), "--free: the target has [guests]");
-    refused(&[&["j.fio"], &goal[..]].concat(), "JOB: the target has [guests], whose users are the load");
+    refused(&[&["j.fio"], &goal[..]].concat(), "JOB: the target has [guests], and their users are the load");
     dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml"]).exits(2).says(&[
         "runs no jobs; use mqblk sim m.toml, or mqblk tune --target sim:m.toml --maximize users2.tpm without a job",
     ]);

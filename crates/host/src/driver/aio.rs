@@ -73,7 +73,7 @@ fn is_refusal(e: &io::Error) -> bool {
 /// Returns the text of a warning after io_uring was refused with `e`.
 pub(super) fn explain(e: &io::Error) -> String {
     format!(
-        "io_uring is not available ({e}): file I/O uses threads (aio=threads), for more CPU time per I/O; {}",
+        "io_uring is not available ({e}): file I/O uses threads (aio=threads), which costs more CPU time per I/O; {}",
         remedy(e)
     )
 }

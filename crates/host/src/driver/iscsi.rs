@@ -188,8 +188,8 @@ impl Shared {
         self.gone.store(true, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_session("the logical unit was replaced"));
         let retries = self.is_path && !self.is_nameless;
-        let remedy = if retries { "retrying until the original one is back" } else { "reopen the disk" };
-        let text = format!("{} {how}; requests are not sent to another disk: {remedy}", self.target);
+        let remedy = if retries { "retrying until the original is back" } else { "reopen the disk" };
+        let text = format!("{} {how}; no requests are sent, because this may be another disk: {remedy}", self.target);
         Error::new(ErrorKind::Denied, text)
     }
 
@@ -742,7 +742,7 @@ impl DriverTarget for IscsiTarget {
     const HELP: &'static str = "
   iscsi://[USER@]HOST[:PORT]/IQN/LUN
                        a logical unit of an iSCSI target; &sessions=4, &recovery_timeout=SECONDS,
-                       &header_digest=crc32c, &data_digest=crc32c behind a '?'; USER's password is in the
+                       &header_digest=crc32c, &data_digest=crc32c after a '?'; USER's password is in the
                        environment: LIBISCSI_CHAP_PASSWORD";
     const IS_URL: bool = true;
 

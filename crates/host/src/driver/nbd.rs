@@ -148,8 +148,8 @@ fn same(shared: &Shared, dialed: Dialed) -> Result<Dialed> {
         return Ok(dialed);
     }
     let text = format!(
-        "NBD server at {}: export '{}' has changed from {} to {}; requests are not sent to another disk: reopen the \
-         disk",
+        "NBD server at {}: export '{}' has changed from {} to {}; no requests are sent, because this may be another \
+         disk: reopen the disk",
         shared.target.address,
         shared.target.export,
         described(was),
@@ -255,7 +255,7 @@ fn without_cache(limits: Limits) -> std::result::Result<Limits, String> {
     if limits.write_cache && !limits.fua {
         return Err(
             "has a write cache, but no FUA, so a flush on another path would not make its writes durable: use a \
-             server that offers FUA, or use one path without allow_stale_writes=yes"
+             server that offers FUA, or use one path and leave allow_stale_writes out"
                 .into(),
         );
     }
@@ -396,7 +396,7 @@ impl DriverTarget for NbdTarget {
     const KIND: &'static str = "nbd";
     const HELP: &'static str = "
   nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
-                       an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS behind a '?'
+                       an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS after a '?'
   nbds://HOST[:PORT]/EXPORT, nbds+unix:///EXPORT?socket=PATH
                        the same under TLS; &tls-certificates=DIR (ca-cert.pem, and client-cert.pem with
                        client-key.pem if the server wants them), &tls-hostname=NAME, &tls-verify-peer=0";

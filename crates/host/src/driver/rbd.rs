@@ -218,7 +218,7 @@ fn check_images(target: &RbdTarget, image: &Image, caches: bool, read_only: bool
     if n > 1 && caches {
         return Err(Error::usage(format!(
             "images={n}: RBD image {target} is used with librbd's cache (rbd_cache=true, here or in the image's configuration), and each \
-             handle would have one of its own: set images=1, or rbd_cache=false"
+             handle would have a separate cache: set images=1, or rbd_cache=false"
         )));
     }
     if n > 1 && !read_only && image.features()? & FEATURE_EXCLUSIVE_LOCK != 0 {
@@ -299,7 +299,7 @@ impl Driver for Rbd {
         let most = self.target.images;
         if nr_hw_queues > most {
             return Err(format!(
-                "{nr_hw_queues} hardware queues: RBD image {} is opened {most} times at most; set nr_hw_queues={most}, or \
+                "{nr_hw_queues} hardware queues: RBD image {} is opened at most {most} times; set nr_hw_queues={most}, or \
                  images={nr_hw_queues} in the target",
                 self.target
             ));
@@ -401,7 +401,7 @@ impl DevicePath for Rbd {
         match self.stayed.load(Ordering::Relaxed) {
             0 => Vec::new(),
             n => vec![format!(
-                "RBD image {}: {n} requests without an answer from the cluster could not be given up, as librbd still \
+                "RBD image {}: {n} requests without an answer from the cluster could not be given up, because librbd still \
                  uses their memory; set rados_osd_op_timeout=SECONDS in the target to make such requests fail",
                 self.target
             )],

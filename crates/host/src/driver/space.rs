@@ -39,7 +39,7 @@ pub(super) fn check_shrink(had: u64, bytes: u64, shrink: bool) -> Result<()> {
 
 /// Returns the error for `what` if it cannot have a given size, because its size is that of a logical unit at a target.
 pub(super) fn sized_at_target(what: &str) -> Error {
-    Error::usage(format!("cannot resize {what} to a given size: resize it at its target, then leave the size out"))
+    Error::usage(format!("cannot resize {what} to a given size: resize it on the target, then repeat without a size"))
 }
 
 /// A device whose space is more than a fixed range of sectors that may all hold data.

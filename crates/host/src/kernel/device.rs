@@ -40,8 +40,7 @@ impl KernelDevice {
         })?;
         if !meta.file_type().is_block_device() {
             let text = format!(
-                "kernel:{shown}: must be a block device; the kernel's block layer is not used for anything else: leave 'kernel:' \
-                 out to run on it through ours"
+                "kernel:{shown}: must be a block device; leave 'kernel:' out to run on it through mqblk's block layer"
             );
             return Err(Error::new(ErrorKind::Usage, text));
         }
@@ -50,7 +49,9 @@ impl KernelDevice {
         let dir = fs::canonicalize(&link).map_err(|e| {
             Error::os(
                 e,
-                format!("kernel:{shown}: {link} cannot be read, so its settings are not known; is /sys mounted?"),
+                format!(
+                    "kernel:{shown}: {link} cannot be read, so the device's settings are not known; is /sys mounted?"
+                ),
             )
         })?;
         let is_partition = dir.join("partition").exists();

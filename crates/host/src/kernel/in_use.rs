@@ -47,7 +47,7 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
         add(&device.dir);
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|e| Error::os(e, "cannot read /proc/self/mountinfo, so whether the device is mounted is not known"))?;
+        .map_err(|e| Error::os(e, "cannot read /proc/self/mountinfo to check whether the device is mounted"))?;
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut found = Vec::new();
     for part in &parts {

@@ -325,7 +325,7 @@ fn range(device: &KernelDevice, name: &str) -> String {
         "nr_requests" => {
             let tags = device.nr_tags();
             tags.map_or_else(String::new, |tags| {
-                format!("; without an elevator at most its {tags} tags, with one 2048")
+                format!("; at most {tags} (its tags) without an elevator, 2048 with one")
             })
         }
         "nomerges" | "rq_affinity" => "; must be 0, 1 or 2".to_owned(),

@@ -119,7 +119,7 @@ fn without_effect(device: &KernelDevice, name: &str, effect: Effect) -> Result<O
         _ => "",
     };
     if effect == Effect::DirectOnly && !buffered.is_empty() && sysfs::value_of(device, name).is_some() {
-        return Ok(Some(format!("{name} {buffered}, and every job says direct=1")));
+        return Ok(Some(format!("{name} {buffered}, but every job has direct=1")));
     }
     match name.split_once('.') {
         Some((module, parameter)) if module != "iosched" => of_module(device, name, module, parameter).map(Some),
@@ -202,7 +202,9 @@ fn check(device: &KernelDevice, name: &str, value: &str, scheduler: Option<&Stri
 fn queue_parameter(kind: &str) -> &'static str {
     match kind {
         "nvme" => "; nvme.write_queues and nvme.poll_queues at boot add queues",
-        "virtio" => "; virtio_blk.num_request_queues at boot limits them, and the host gives them (num-queues)",
+        "virtio" => {
+            "; virtio_blk.num_request_queues at boot limits them, and the hypervisor sets their number (num-queues)"
+        }
         "xen" => "; xen_blkfront.max_queues at boot limits them",
         "scsi" => "; they are its host adapter's",
         _ => "",
@@ -239,7 +241,7 @@ fn check_tunable(device: &KernelDevice, tunable: &str, value: &str, scheduler: O
     }
     let hint = did_you_mean(tunable, has.iter().map(String::as_str));
     let remedy = match (has.is_empty(), scheduler) {
-        (true, None) => "has no tunables; add scheduler=NAME for the elevator that has".to_owned(),
+        (true, None) => "has no tunables; add scheduler=NAME for the elevator that has them".to_owned(),
         (true, Some(_)) => "has no tunables".to_owned(),
         _ => format!("has no such tunable; {hint}It has {}", has.join(", ")),
     };

@@ -60,7 +60,7 @@ const MARKS: &[Mark] = &[
 /// # Errors
 /// It cannot be read.
 pub fn found_on(path: &Path, size_bytes: u64) -> Result<Vec<&'static str>> {
-    let failed = |e| Error::os(e, format!("cannot read '{}', so what is on it is not known", path.display()));
+    let failed = |e| Error::os(e, format!("cannot read '{}' to see what is on it", path.display()));
     let device = File::open(path).map_err(failed)?;
     let mut found = marks_on(&device, 0..size_bytes, MARKS).map_err(failed)?;
     // A FAT or NTFS boot sector ends with the same two bytes as a partition table.

@@ -87,7 +87,7 @@ fn rule_of(code: libc::c_int) -> &'static str {
         libc::REG_ECTYPE => {
             "has a class that is none of alpha, digit, alnum, upper, lower, space, blank, punct, print, graph, cntrl, xdigit"
         }
-        libc::REG_ECOLLATE => "has [. .] or [= =] around more than a character; name the characters",
+        libc::REG_ECOLLATE => "has [. .] or [= =] around more than one character; name the characters",
         libc::REG_ERANGE => "has a range that ends before it begins",
         libc::REG_EESCAPE => "ends in '\\'; put '\\\\' for the character itself",
         libc::REG_ESUBREG => "has a reference, such as \\1, to a group that is not there",
@@ -106,7 +106,7 @@ fn check_size(text: &[u8]) -> Result<(), String> {
     while let Some((byte, behind)) = rest.split_first() {
         rest = behind;
         let more = match byte {
-            b'(' if groups.len() > DEEPEST => return Err(format!("has more than {DEEPEST} groups in groups")),
+            b'(' if groups.len() > DEEPEST => return Err(format!("has more than {DEEPEST} nested groups")),
             b'(' => {
                 groups.push(0);
                 0
@@ -248,7 +248,7 @@ mod tests {
             ("[", "'[' without its ']'"),
             ("[[:alpha]", "'[' without its ']'"),
             ("[[:alphabet:]]", "class that is none of"),
-            ("[[.ab.]]", "more than a character"),
+            ("[[.ab.]]", "more than one character"),
             ("[z-a]", "ends before it begins"),
             ("a{", "does not begin {n}"),
             ("a{2,1}", "n <= m"),
@@ -267,7 +267,7 @@ mod tests {
             assert!(e.contains(rule), "{expression}: {e}");
         }
         let deep = "(".repeat(100_000);
-        assert!(Ere::new(&deep).unwrap_err().contains("groups in groups"));
+        assert!(Ere::new(&deep).unwrap_err().contains("nested groups"));
     }
 
     /// With these expressions a backtracking matcher would practically never finish.

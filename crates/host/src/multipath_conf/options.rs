@@ -126,7 +126,7 @@ const CHECKERS: &[(&str, Option<&str>)] = &[
 
 const UNCOUNTED: &str = "is used; without the number of arguments, multipath-tools makes no map";
 
-const PRIO: Option<&str> = Some("path priorities are set as prio=50+10; without, all are 1");
+const PRIO: Option<&str> = Some("path priorities are set as prio=50+10; without it, all are 1");
 const PRIOS: &[(&str, Option<&str>)] = &[
     ("const", None),
     ("none", None),
@@ -335,7 +335,7 @@ fn counted(value: &str) -> Result<Vec<&str>, String> {
     let words: Vec<_> = value.split_ascii_whitespace().collect();
     match words.split_first() {
         Some((n, rest)) if n.parse() == Ok(rest.len()) => Ok(words),
-        _ => Err("must be a number and as many words, in quotes: \"1 alua\"; \"0\" for none".into()),
+        _ => Err("must be a count and that many words, in quotes: \"1 alua\"; \"0\" for none".into()),
     }
 }
 

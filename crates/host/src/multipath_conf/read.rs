@@ -277,7 +277,7 @@ impl Reader<'_> {
             (Section::Top, None) => match options::find(name) {
                 Some(option) => {
                     let sections = option.sections.names();
-                    self.wrong(format!("'{name}' is outside of any section: it belongs into {sections}"));
+                    self.wrong(format!("'{name}' is outside of any section: it belongs in {sections}"));
                 }
                 None => self.unknown_section(name),
             },
@@ -327,7 +327,7 @@ impl Reader<'_> {
     fn unknown_option(&mut self, name: &str, sections: Sections) {
         let place = self.place().name();
         let rule = match options::find(name) {
-            Some(option) => format!("it belongs into {}", option.sections.names()),
+            Some(option) => format!("it belongs in {}", option.sections.names()),
             None => {
                 let known = OPTIONS.iter().filter(|o| o.sections.contains(sections)).map(|o| o.name);
                 let hint = did_you_mean(name, known);
@@ -351,9 +351,7 @@ impl Reader<'_> {
         let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
         list.push(Listed { file: Arc::clone(&self.file), line: self.line, by: ListedBy::One(criterion, value) });
         if ["devnode", "property"].contains(&criterion) {
-            self.warn(format!(
-                "{criterion}: has no effect here: paths have no kernel's names and no udev's properties"
-            ));
+            self.warn(format!("{criterion}: has no effect here: paths have no kernel names and no udev properties"));
         }
     }
 

@@ -262,7 +262,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("defaults {\nfast_io_fail_tmo never\n}", "m.conf:2: fast_io_fail_tmo 'never': must be seconds, 0..=86400, or off"),
     (
         "defaults {\nfeatures \"2 queue_if_no_path\"\n}",
-        "m.conf:2: features '2 queue_if_no_path': must be a number and as many words",
+        "m.conf:2: features '2 queue_if_no_path': must be a count and that many words",
     ),
     (
         "defaults {\nfeatures \"2 queue_mode bio\"\n}",
@@ -276,9 +276,9 @@ const MISTAKES: &[(&str, &str)] = &[
     ("defaults {\nprio \"alua\n}", "m.conf:2: '\"alua' has no closing quote"),
     (
         "defaults {\nalias x\n}",
-        "m.conf:2: 'alias' is no option of 'defaults': it belongs into a 'multipath' of 'multipaths'",
+        "m.conf:2: 'alias' is no option of 'defaults': it belongs in a 'multipath' of 'multipaths'",
     ),
-    ("polling_interval 5", "m.conf:1: 'polling_interval' is outside of any section: it belongs into 'defaults'"),
+    ("polling_interval 5", "m.conf:1: 'polling_interval' is outside of any section: it belongs in 'defaults'"),
     (
         "default {\nprio alua\n}",
         "m.conf:1: 'default' is no section of the file: did you mean 'defaults'? must be defaults, blacklist",
@@ -298,7 +298,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("multipaths {\nmultipath {\nalias x\n}\n}", "m.conf:2: a 'multipath' of 'multipaths' has no 'wwid'"),
     (
         "multipaths {\nmultipath {\nwwid x\npath_checker tur\n}\n}",
-        "m.conf:4: 'path_checker' is no option of a 'multipath' of 'multipaths': it belongs into 'defaults'",
+        "m.conf:4: 'path_checker' is no option of a 'multipath' of 'multipaths': it belongs in 'defaults'",
     ),
     ("blacklist {\nwwwid x\n}", "m.conf:2: 'wwwid' is no option of 'blacklist': did you mean 'wwid'?"),
     ("blacklist {\ndevnode \"!^sd[\"\n}", "m.conf:2: devnode '!^sd[': has a '[' without its ']'"),
@@ -331,8 +331,8 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         warnings,
         [
             "multipath.conf:7: find_multipaths: has no effect here: paths are configured, not discovered",
-            "multipath.conf:10: devnode: has no effect here: paths have no kernel's names and no udev's properties",
-            "multipath.conf:19: property: has no effect here: paths have no kernel's names and no udev's properties",
+            "multipath.conf:10: devnode: has no effect here: paths have no kernel names and no udev properties",
+            "multipath.conf:19: property: has no effect here: paths have no kernel names and no udev properties",
         ]
     );
     let one = |text: &str| parse(text).warnings.first().map(|p| p.text.clone()).unwrap_or_default();
@@ -340,7 +340,10 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         one("defaults {\nprio const\nprio none\n}"),
         "prio: is also in line 2 of the same section: this one is used"
     );
-    assert_eq!(one("defaults {\nprio emc\n}"), "prio 'emc': path priorities are set as prio=50+10; without, all are 1");
+    assert_eq!(
+        one("defaults {\nprio emc\n}"),
+        "prio 'emc': path priorities are set as prio=50+10; without it, all are 1"
+    );
     assert_eq!(one("defaults {\nprio alua\nprio_args exclusive_pref_bit\n}"), "");
     assert!(one("defaults {\nprio sysfs\n}").starts_with("prio 'sysfs': alua is used"));
     assert!(one("defaults {\nprio_args \"hbtl 1 2\"\n}").contains("it is ignored"));

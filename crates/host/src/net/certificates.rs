@@ -316,7 +316,7 @@ impl<'a> Pem<'a> {
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, Problem> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|e| match e {
             pem::Error::NoItemsFound => {
-                self.problem("holds no private key (PEM); one with a passphrase must be stored without it first")
+                self.problem("holds no private key (PEM); store an encrypted key without its passphrase")
             }
             e => self.unreadable(&e),
         })
@@ -327,7 +327,9 @@ impl<'a> Pem<'a> {
         let mut roots = RootCertStore::empty();
         for one in self.all::<CertificateDer<'static>>("certificate")? {
             self.check_valid(&one, provider, false)?;
-            roots.add(one).map_err(|e| self.problem(&format!("holds what is no authority: {e}")))?;
+            roots
+                .add(one)
+                .map_err(|e| self.problem(&format!("holds a certificate that cannot be an authority: {e}")))?;
         }
         Ok(roots)
     }

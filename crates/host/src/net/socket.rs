@@ -65,7 +65,7 @@ pub(crate) fn check_listen(path: &Path) -> std::result::Result<(), String> {
     match fs::metadata(directory) {
         Ok(meta) if meta.is_dir() => {}
         Ok(_) => return Err(format!("'{}' is no directory", directory.display())),
-        Err(e) => return Err(format!("directory '{}': {e}; make it first", directory.display())),
+        Err(e) => return Err(format!("directory '{}': {e}; create it first", directory.display())),
     }
     let kind = match fs::symlink_metadata(path) {
         Ok(meta) => meta.file_type(),
@@ -139,8 +139,8 @@ impl SocketFile {
         let made_here = is.st_nlink == 1 && is.st_uid == rustix::process::geteuid().as_raw();
         if !made_here || FileType::from_raw_mode(is.st_mode) != FileType::Socket {
             return Err(io::Error::other(
-                "the file is not the socket that was created there, or its owner differs; use a directory on a local \
-                 file system that others cannot write to",
+                "the file is not the socket that was created there, or its owner differs; use a local directory that \
+                 others cannot write to",
             ));
         }
         // No other way changes the file without its name.
@@ -156,7 +156,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let removed = self.is_there().and_then(|there| if there { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(e) = removed {
-            log::warn!(socket = self.path.display().to_string(); "a socket is left behind: {e}");
+            log::warn!(socket = self.path.display().to_string(); "cannot remove the socket: {e}");
         }
     }
 }

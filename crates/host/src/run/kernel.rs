@@ -121,7 +121,7 @@ pub(super) fn prepare(
     if let Some(other) = targets.iter().find(|t| !is_kernel(t)) {
         let shown = without_secrets(&other.text);
         return Err(Error::usage(format!(
-            "'{shown}' beside kernel: targets: a run is on the kernel's devices or on our block layer; give all jobs one kind, or --target"
+            "'{shown}' beside kernel: targets: a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
         )));
     }
     let mut warnings = Vec::new();
@@ -185,7 +185,7 @@ fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     for job in target.users.iter().map(|u| &jobs[u.instance.job]) {
         let refuse = |text: &str| Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line)));
         if job.hipri {
-            return refuse("hipri: polled I/O is not done on kernel: targets; leave hipri out");
+            return refuse("hipri: kernel: targets do not support polled I/O; leave hipri out");
         }
         if job.weight.is_some() {
             return refuse(
@@ -295,7 +295,7 @@ fn open(
             Error::os(
                 e,
                 format!(
-                    "kernel:{shown}: cannot be opened {how}; it needs root, and writing a device that is not read-only"
+                    "kernel:{shown}: cannot be opened {how}; this needs root, and for writing a device that is not read-only"
                 ),
             )
         })
@@ -311,7 +311,7 @@ fn open(
         }
         if !found.is_empty() && force {
             warnings.push(format!(
-                "{}: there is {} on it; --force: it is written over",
+                "{}: there is {} on it, which is overwritten because of --force",
                 device.name,
                 found.join(" and ")
             ));
@@ -319,7 +319,7 @@ fn open(
             let found = found.join(" and ");
             return Err(Error::usage(format!(
                 "kernel:{shown}: there is {found} on it, and the job would write over it. Take another device, wipe this one (wipefs \
-                 --all), or say --force"
+                 --all), or add --force"
             )));
         }
     }

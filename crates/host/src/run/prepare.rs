@@ -345,7 +345,7 @@ fn check_polling(jobs: &[Job], target: &Target, disks: &[Arc<Disk>]) -> Result<(
             disk.polled.store(true, Ordering::Relaxed);
             Ok(())
         }
-        _ => refuse("a striped target is not polled; leave hipri out"),
+        _ => refuse("a striped target cannot be polled; leave hipri out"),
     }
 }
 

@@ -58,7 +58,7 @@ impl RunSettings {
         }
         disk.check().map_err(|e| Error::usage(e.to_string()))?;
         if let (Some(fair), false) = (fair, shared_tags) {
-            let text = format!("fair_tag_sharing={}: says how tags are shared; add shared_tags=1", u8::from(fair));
+            let text = format!("fair_tag_sharing={}: has no effect without shared_tags=1; add that", u8::from(fair));
             return Err(Error::usage(text));
         }
         Ok(RunSettings { disk, shared_tags, fair_tag_sharing: fair.unwrap_or(true) })
@@ -118,7 +118,7 @@ mod tests {
     fn what_does_not_fit_is_refused_with_a_remedy() {
         let refused = |s: &[(&str, &str)]| read(s).expect_err("refused").to_string();
         assert_eq!(refused(&[("shared_tags", "2")]), "shared_tags=2: must be 0 or 1");
-        assert!(refused(&[("fair_tag_sharing", "0")]).ends_with("add shared_tags=1"));
+        assert!(refused(&[("fair_tag_sharing", "0")]).ends_with("has no effect without shared_tags=1; add that"));
         assert!(refused(&[("shared_tags", "1"), ("mode", "sq")]).starts_with("mode=sq: has no shared tags"));
     }
 }

@@ -61,14 +61,14 @@ pub fn enter(role: Role) {
         return;
     }
     let is_denied = paths::deny(role).unwrap_or_else(|e| {
-        log::warn!("cannot deny paths: {e}; a thread may use all");
+        log::warn!("cannot deny paths: {e}; a thread may use all paths");
         false
     });
     let mut all = PATHS_DENIED.lock();
     *all = Some(is_denied && *all != Some(false));
     drop(all);
     if let Err(e) = confine(role) {
-        log::warn!("{e}; a thread may make all");
+        log::warn!("{e}; a thread may make all system calls");
     }
 }
 

@@ -134,8 +134,8 @@ impl OpenDisk {
             return Ok(());
         }
         let text = format!(
-            "disk '{name}' has nothing in flight, but is still referenced after {} s (list, stats or metrics); it is \
-             closed, and its image unlocked, when that ends",
+            "disk '{name}' has nothing in flight, but is still referenced after {} s (list, stats or metrics); it \
+             closes, and unlocks its image, when the reference ends",
             END_TIME.as_secs()
         );
         Err(Error::new(ErrorKind::Io, text))

@@ -298,12 +298,7 @@ impl DiskPlan {
             return self.part.check();
         }
         let (key, value) = if offset > 0 { ("offset", offset) } else { ("size", size.unwrap_or(0)) };
-        Err((
-            key,
-            format!(
-                "{key}={value}: only a disk whose target is one file or block device can be a part of it; leave it out"
-            ),
-        ))
+        Err((key, format!("{key}={value}: needs one file or block device as the target; leave {key} out")))
     }
 
     /// Returns why its targets cannot be striped, with the key at fault.
@@ -332,7 +327,7 @@ impl ExportPlan {
             && !self.kind.has_blocks()
         {
             let kind = self.kind.name();
-            let text = format!("{key}={size}: type={kind} takes any bytes and shows no blocks; leave it out");
+            let text = format!("{key}={size}: an export of type={kind} has no block size; leave it out");
             return Err((key, text));
         }
         // An invalid size of the disk is reported there.
@@ -437,7 +432,7 @@ impl Errors {
                 if let Some(other) = twin {
                     let text = format!(
                         "target={}: disk '{}' has this image, too, and only one disk may write to it; give that disk \
-                         two exports instead, or make both read_only",
+                         two exports instead, or make both disks read_only",
                         target.text, other.name
                     );
                     self.add(place, &of, disk.targets_key(), text);

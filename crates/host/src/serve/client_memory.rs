@@ -87,7 +87,7 @@ impl Taken {
             let own = before + bytes;
             // An owner may have at most as much as then stays free, which is half of the memory that others leave.
             if before > 0 && own > limit - total {
-                let rule = "one user or address may have half of what others leave";
+                let rule = "one user or address may have at most half of what others leave free";
                 return refused(&format!("clients of {owner} have {before} of {limit}, and {rule}"));
             }
             self.by_owner.insert(owner, own);

@@ -294,7 +294,7 @@ impl ServedDisk {
         let status = self.failed_flush()?;
         Some(format!(
             "a flush failed ({status}): data that was acknowledged before may be lost, so every flush fails until the image is opened \
-             again; compare the data with a copy, then remove the disk and add it, or restart the daemon"
+             again; compare the data with a copy, then remove the disk and add it again, or restart the daemon"
         ))
     }
 

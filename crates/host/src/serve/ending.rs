@@ -93,7 +93,8 @@ impl Ending {
         // `false` changes nothing; it only asks whether the drivers support giving up.
         if self.disks().all(|d| d.set_give_up(false)) {
             let name = self.names.first().map_or("NAME", String::as_str);
-            text += &format!(", or now by 'mqblk ctl remove --force {name}', which fails what cannot complete");
+            text +=
+                &format!(", or now by 'mqblk ctl remove --force {name}', which fails requests that cannot complete");
         }
         Error::new(ErrorKind::Io, text)
     }

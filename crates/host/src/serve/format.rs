@@ -48,8 +48,8 @@ pub(super) fn of_target(disk: &DiskPlan, target: &TargetPlan) -> Option<String> 
     let (path, name) = target.paths().into_iter().find_map(|path| Some((path, format_of(path, disk.part).ok()??)))?;
     Some(format!(
         "image '{}' is not raw but {name}: its clients would see the container, and their writes would destroy it; convert it \
-         (qemu-img convert -O raw), serve it with qemu-storage-daemon, or set format = \"raw\" in the configuration if its data is \
-         meant to begin so",
+         (qemu-img convert -O raw), serve it with qemu-storage-daemon, or set format = \"raw\" in the configuration if the raw \
+         data really begins like that",
         path.display()
     ))
 }

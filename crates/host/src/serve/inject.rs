@@ -106,7 +106,7 @@ impl FaultRule {
             return Err(format!("{}: must be longer than 0 and at most {} s", self.fault, MAX_DELAY.as_ms() / 1000));
         }
         if self.fault == Fault::Torn && self.ops.iter().any(|op| *op != Op::Write) {
-            return Err("torn: only writes are torn; use op=write, or leave it out".to_owned());
+            return Err("torn: only writes can be torn; use op=write, or leave it out".to_owned());
         }
         let is_probability = self.probability > 0.0 && self.probability <= 1.0;
         if !is_probability {
@@ -122,7 +122,7 @@ impl FaultRule {
         }
         if self.ops.contains(&Op::Flush) {
             return Err(format!(
-                "sector={start}: a flush has no sectors; leave out the sector, or make a rule of its own"
+                "sector={start}: a flush has no sectors; leave out the sector, or add a separate rule for flushes"
             ));
         }
         Ok(())
@@ -281,7 +281,7 @@ impl Injection {
     pub(super) fn add(&self, rule: FaultRule) -> Result<u32, String> {
         let mut rules = self.rules.lock();
         if rules.list.len() >= MAX_RULES {
-            return Err(format!("the disk has {MAX_RULES} rules, the most it can have: remove some"));
+            return Err(format!("the disk has {MAX_RULES} rules, the maximum: remove some"));
         }
         rules.last_id += 1;
         let id = rules.last_id;
@@ -410,7 +410,7 @@ mod tests {
         let flush = FaultRule { ops: vec![Op::Flush], sectors: Some(0..1), ..rule(MEDIUM) };
         assert!(refused(flush).contains("a flush has no sectors"));
         let discard = FaultRule { ops: vec![Op::Write, Op::Discard], ..rule(Fault::Torn) };
-        assert!(refused(discard).contains("only writes are torn"));
+        assert!(refused(discard).contains("only writes can be torn"));
         let good = FaultRule { sectors: Some(0..64), probability: 0.5, ..rule(MEDIUM) };
         assert_eq!(good.check(Sector(64)), Ok(()));
         assert_eq!(good.to_string(), "error=medium sector=0+64 probability=0.5 seed=1");

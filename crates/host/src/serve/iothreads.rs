@@ -334,7 +334,7 @@ impl IoThreads {
         }
         let began = clock::now();
         let source = match self.take_within(*location, handle, END_TIME) {
-            Ok(source) => source.ok_or_else(|| Error::usage("it has left meanwhile"))?,
+            Ok(source) => source.ok_or_else(|| Error::usage("it has ended in the meantime"))?,
             Err(n) => return Err(stuck(handle, n)),
         };
         match self.put(thread, &handle.0, source) {

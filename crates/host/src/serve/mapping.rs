@@ -50,8 +50,8 @@ impl Mapping {
         }
         if let Some(bare) = self.entries.iter().find(|e| e.vqs.is_none()) {
             return refused(format!(
-                "IOThread '{}' has no list of virtqueues, and {explicit} of {} entries have: give each entry its list, \
-                 or none",
+                "IOThread '{}' has no list of virtqueues, but {explicit} of {} entries have one: give each entry a \
+                 list, or none a list",
                 bare.iothread,
                 self.entries.len()
             ));
@@ -106,7 +106,7 @@ impl Mapping {
             None => Ok(of_vq.into_iter().flatten().collect()),
             Some(first) => refused(format!(
                 "{} of {num_queues} virtqueues have no IOThread, the first is {first}: list each once, or leave out all \
-                 lists to deal them round robin",
+                 lists to distribute them round robin",
                 missing.len()
             )),
         }
@@ -165,7 +165,7 @@ mod tests {
     fn each_broken_rule_is_named_with_the_value_and_the_remedy() {
         assert_eq!(
             refused(2, &[("io1", Some(&[0, 1])), ("io2", None)]),
-            "IOThread 'io2' has no list of virtqueues, and 1 of 2 entries have: give each entry its list, or none"
+            "IOThread 'io2' has no list of virtqueues, but 1 of 2 entries have one: give each entry a list, or none a list"
         );
         assert_eq!(
             refused(2, &[("io1", Some(&[0])), ("io2", Some(&[1, 0]))]),
@@ -173,8 +173,8 @@ mod tests {
         );
         assert_eq!(
             refused(4, &[("io1", Some(&[0, 2]))]),
-            "2 of 4 virtqueues have no IOThread, the first is 1: list each once, or leave out all lists to deal them \
-             round robin"
+            "2 of 4 virtqueues have no IOThread, the first is 1: list each once, or leave out all lists to \
+             distribute them round robin"
         );
         assert_eq!(
             refused(2, &[("io1", None), ("io1", None)]),

@@ -52,7 +52,7 @@ impl StripeSpec {
                 let spec = TargetSpec::parse(&name)?;
                 if !spec.is_private() && members.contains(&spec) {
                     let name = without_secrets(&name);
-                    return Err(refuse(format!("'{name}' is in it twice; with *N write a % where its number goes")));
+                    return Err(refuse(format!("'{name}' is listed twice; with *N, write % where the number goes")));
                 }
                 members.push(spec);
             }
@@ -100,9 +100,7 @@ fn repeated(item: &str) -> std::result::Result<Vec<String>, String> {
     let numbers = numbers.filter(|n| (1..=MAX_STRIPES as u64).contains(&n.end.saturating_sub(n.start)));
     let numbers = numbers.ok_or_else(|| {
         let item = without_secrets(item);
-        format!(
-            "{item}: the number behind * must be 1..={MAX_STRIPES}, or the first and the last of as many, such as 1-16"
-        )
+        format!("{item}: after *, write 1..={MAX_STRIPES}, or a range of up to {MAX_STRIPES} numbers, such as 1-16")
     })?;
     // The first % of a login comes before its password.
     let login = if name.starts_with("iscsi://") { name.rfind('@').map_or(0, |at| at + 1) } else { 0 };
@@ -142,14 +140,14 @@ mod tests {
             ("stripe:null", "1 stripes: must be 2..=256"),
             ("stripe:chunk=3k:null+null", "chunk=3072: must be a power of two"),
             ("stripe:chunk=x:null+null", "chunk=x: must be bytes, such as 64k"),
-            ("stripe:a+b+a", "'a' is in it twice"),
-            ("stripe:a*2", "write a % where its number goes"),
-            ("stripe:a%*300", "the number behind * must be 1..=256"),
-            ("stripe:a%*16-1", "or the first and the last of as many, such as 1-16"),
-            ("stripe:a%*1-999999999999", "a%*1-999999999999: the number behind *"),
+            ("stripe:a+b+a", "'a' is listed twice"),
+            ("stripe:a*2", "write % where the number goes"),
+            ("stripe:a%*300", "after *, write 1..=256, or a range"),
+            ("stripe:a%*16-1", "or a range of up to 256 numbers, such as 1-16"),
+            ("stripe:a%*1-999999999999", "a%*1-999999999999: after *"),
             (
                 "stripe:iscsi://me%secret@h/iqn.2026-11.test:a/1*2",
-                "'iscsi://me%***@h/iqn.2026-11.test:a/1' is in it twice",
+                "'iscsi://me%***@h/iqn.2026-11.test:a/1' is listed twice",
             ),
             ("stripe:a++b", "has an empty target"),
             ("stripe:a+stripe:b+c", "a stripe cannot contain a stripe"),

@@ -214,7 +214,7 @@ fn nothing_is_written_to_another_disk() {
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     // The reason is reported after requests are already rejected.
     until("the other disk is reported", || {
-        driver.path().troubles()[0].contains("requests are not sent to another disk")
+        driver.path().troubles()[0].contains("no requests are sent, because this may be another disk")
     });
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
@@ -236,7 +236,7 @@ fn another_disk_found_by_a_check_stops_all_sessions() {
         assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     }
     until("the other disk is reported", || {
-        driver.path().troubles()[0].contains("requests are not sent to another disk")
+        driver.path().troubles()[0].contains("no requests are sent, because this may be another disk")
     });
     assert!(std::fs::read(&tgt.file.0).unwrap()[..8192].iter().all(|b| *b == 1));
 }

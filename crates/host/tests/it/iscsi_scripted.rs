@@ -56,7 +56,11 @@ fn is_gone(fixture: &mut DriverFixture, driver: &Iscsi) {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
     // The reason is reported after requests are already rejected.
     until("the other disk is reported", || {
-        driver.path().troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk"))
+        driver
+            .path()
+            .troubles()
+            .first()
+            .is_some_and(|said| said.contains("no requests are sent, because this may be another disk"))
     });
 }
 

@@ -93,7 +93,7 @@ fn last_usable_path_is_removed_only_by_force() {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     command(PathCommand::FailPath("2".to_owned())).unwrap();
     let refused = remove("1", false).unwrap_err();
-    assert!(refused.contains("is the last that requests can use") && refused.contains("--force"), "{refused}");
+    assert!(refused.contains("is the last usable path") && refused.contains("--force"), "{refused}");
     assert_eq!(remove("1", true), Ok(format!("removed path '{}'", image.0.display())));
     let refused = remove("1", true).unwrap_err();
     assert!(refused.contains("is the only one of its disk"), "{refused}");
@@ -104,7 +104,7 @@ fn last_usable_path_is_removed_only_by_force() {
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
     let add = PathCommand::AddPath { name: "new".to_owned(), target: Unmasked::new("/x"), prio: 1 };
-    assert!(command(add).unwrap_err().contains("the program that opened this disk adds no paths to it"));
+    assert!(command(add).unwrap_err().contains("the program that opened this disk does not support adding paths"));
 }
 
 /// Cause: a number of retries counted as waiting. Effect: requests failed after that time. Fix: only `queue` counts.

@@ -63,7 +63,7 @@ fn all_used(disk: &Multipath) -> bool {
 
 /// Whether a path waits for its logical unit to be back.
 fn is_refused(disk: &Multipath) -> bool {
-    disk.path().troubles().iter().any(|t| t.contains("requests are not sent to another disk"))
+    disk.path().troubles().iter().any(|t| t.contains("no requests are sent, because this may be another disk"))
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_multipath_disk_grows_once_all_paths_have() {
     let (_fixture, disk) = disk_of(&targets);
     let (before, doubled) = (disk.capacity(), Sector(disk.capacity().0 * 2));
     let e = disk.space().resize(Some(1 << 20), false).unwrap().unwrap_err();
-    assert!(e.kind() == ErrorKind::Usage && e.to_string().contains("resize it at its target"), "{e}");
+    assert!(e.kind() == ErrorKind::Usage && e.to_string().contains("resize it on the target"), "{e}");
     double(&targets[0]);
     let e = resize(&disk).unwrap_err().to_string();
     assert!(e.contains("the disk keeps its size; try again when all paths have the same"), "{e}");

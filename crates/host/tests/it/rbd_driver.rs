@@ -354,7 +354,7 @@ fn rbd_paths_share_their_data_and_are_checked_beside_a_lock() {
     };
     let (plain, cached) = (image.target(""), image.target(":rbd_cache=true"));
     let said = refused("path_checker=none", &[cached.clone(), cached.clone()]);
-    assert!(said.contains("each path would have one of its own"), "{said}");
+    assert!(said.contains("each path would have a separate cache"), "{said}");
     let said = refused("", std::slice::from_ref(&cached));
     assert!(said.contains("path_checker=none"), "{said}");
     drop(open_disk("path_checker=none", &[cached]));

@@ -177,7 +177,7 @@ pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<P
     let all = || devices.iter().map(|(d, n)| format!("{} ({n} I/Os)", device_name(*d))).collect::<Vec<_>>().join(", ");
     let device = match (device, devices.len()) {
         (_, 0) => {
-            let text = "no submissions (Q) in it: trace with the actions queue, issue and complete, as blktrace does by itself";
+            let text = "no submissions (Q) in it: trace with the actions queue, issue and complete, as blktrace does by default";
             return Err(ProfileError::new(source, text));
         }
         (Some(d), _) if devices.contains_key(&d) => d,

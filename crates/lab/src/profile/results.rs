@@ -51,7 +51,7 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
     let mut verifies = false;
     for j in jobs {
         let name = j["jobname"].as_str().filter(|n| is_plain(n)).ok_or_else(|| {
-            ProfileError::new(file, "a job without 'jobname', or with one of several lines: must be the JSON of a run")
+            ProfileError::new(file, "a job without a 'jobname' of one line: must be the JSON of a run")
         })?;
         let mut all = global.clone();
         all.extend(options(file, &j["job options"])?);

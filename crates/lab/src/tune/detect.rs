@@ -84,8 +84,8 @@ impl std::fmt::Display for Finding {
             }
             Finding::NotSteady { steadiness: s } => write!(
                 f,
-                "the device is not in steady state: in runs with the default the goal drifts by {:+.1}%, the worst run \
-                 is {:.1}% off the mean",
+                "the device is not in steady state: with the default settings the goal's metric drifts by {:+.1}%, the worst \
+                 run is {:.1}% off the mean",
                 100.0 * s.drift,
                 100.0 * s.deviation
             ),
@@ -125,7 +125,7 @@ impl Finding {
                 "no setting raises it; a lower depth lowers latency at the same rate".to_owned()
             }
             Finding::Burst { seconds, run_seconds, .. } => format!(
-                "runs of {} start in the burst: set ramp_time={:.1}s to measure the base rate, or none for bursts",
+                "runs of {} start in the burst: set ramp_time={:.1}s to measure the base rate, or 0 for bursts",
                 num::latency(run_seconds * 1e9),
                 (2.0 * seconds).max(0.1)
             ),

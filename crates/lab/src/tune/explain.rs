@@ -16,7 +16,7 @@ const MEANING: [&str; 6] = [
     "in the plug and the software queues",
     "held by the elevator",
     "between the elevator and the driver",
-    "with the device",
+    "at the device",
     "from the device back to the job",
 ];
 
@@ -128,7 +128,7 @@ mod tests {
             told,
             [
                 "tag wait 3.10ms -> 200us: time waiting for a free tag",
-                "device 900us -> 1.00ms: time with the device",
+                "device 900us -> 1.00ms: time at the device",
                 "0% -> 50% of the I/Os merged into an existing request",
                 "1.0 -> 2.0 requests per driver call",
             ]

@@ -192,7 +192,7 @@ impl RecordedRuns {
         match self.header.plan.differs(plan) {
             None => Ok(()),
             Some(what) => Err(format!(
-                "--resume {path}: belongs to another tuning: {what} differs; it was started with: {}",
+                "--resume {path}: belongs to another tuning: {what} differs; the file's command: {}",
                 self.header.command
             )),
         }

@@ -142,7 +142,7 @@ fn keeps(out: &mut String, duel: &Duel) {
     for k in &duel.keeps {
         let word = match (k.kept, k.surely) {
             (true, true) => "kept",
-            (true, false) => "limit kept, but not surely: the interval crosses it",
+            (true, false) => "limit kept, but not proven: the interval crosses it",
             (false, _) => "not kept",
         };
         let ratio = k.ratio.map_or_else(String::new, |r| {

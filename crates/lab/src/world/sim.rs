@@ -169,7 +169,7 @@ fn load(path: &Path) -> Result<Scenario> {
     if let Some(guests) = &scenario.guests {
         let (name, n) = (path.display(), guests.users[0]);
         return Err(Error::usage(format!(
-            "target 'sim:{name}': has [guests], whose users are the load, so it runs no jobs; use mqblk sim {name}, or \
+            "target 'sim:{name}': has [guests]: their users are the load, so it runs no jobs; use mqblk sim {name}, or \
              mqblk tune --target sim:{name} --maximize users{n}.tpm without a job"
         )));
     }

@@ -48,7 +48,7 @@ fn another_tuning_s_file_is_refused() {
     tune_from(&mut Machine { dies_at: 9, ..machine() }, &p, Vec::new(), &mut out).unwrap_err();
     let past = journal::read(std::str::from_utf8(&out).unwrap(), "f").unwrap();
     let refused = |other: &journal::TunePlan| past.fits(other, "f").unwrap_err();
-    assert!(refused(&plan(&[], 18)).contains("the seed (--seed) differs; it was started with: test"));
+    assert!(refused(&plan(&[], 18)).contains("the seed (--seed) differs; the file's command: test"));
     assert!(refused(&plan(&["b.bw>=90%"], 17)).contains("the list of limits (--keep) differs"));
     // A different machine with the same plan: the first run that does not match is reported.
     let mut runs = past.runs;

@@ -252,7 +252,7 @@ impl RowSettings {
             "read_ahead_kb" => {
                 self.config.set(name, value)?;
                 self.no_effect.push(format!(
-                    "{name}={value}: no effect: it reads ahead into the page cache, which is not simulated"
+                    "{name}={value}: no effect: read-ahead fills the page cache, which is not simulated"
                 ));
                 return Ok(false);
             }

@@ -599,7 +599,7 @@ fn check_guests(g: &Guests, cores: u32) -> Result<(), Broken> {
         }
     }
     if g.vcpus == 0 || g.queues == 0 || g.queues > g.vcpus {
-        let text = format!("queues = {} of {} vCPUs: must be 1 to as many as vCPUs", g.queues, g.vcpus);
+        let text = format!("queues = {} of {} vCPUs: must be 1 to the number of vCPUs", g.queues, g.vcpus);
         return Err((key(["guests", "queues"]), text));
     }
     if g.users.is_empty() || g.users.iter().any(|u| !(1..=1000).contains(u)) {

@@ -20,12 +20,12 @@ struct Stage {
 const STAGES: [Stage; 5] = [
     Stage {
         name: "tag wait",
-        means: "all tags of its hardware queue are in use, and it waits for a free one",
+        means: "all tags of its hardware queue are in use, and the I/O waits for a free tag",
         of: |s| s.tag_wait_us,
     },
     Stage {
         name: "scheduler",
-        means: "its request waits in the scheduler behind those of other jobs until the device has room",
+        means: "its request waits in the scheduler behind requests of other jobs until the device has room",
         of: |s| s.scheduler_us,
     },
     Stage { name: "device", means: "the device itself takes longer", of: |s| s.device_us },

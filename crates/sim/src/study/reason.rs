@@ -36,7 +36,7 @@ pub fn of_series(study: Study, series: &[&Point]) -> String {
     let locked = |p: &Point| p.lock_wait.is_some_and(|w| w > LOCKED);
     if last.iops < FALLEN * peak.iops {
         let cause = if locked(last) {
-            format!("{} is spent waiting for a lock, and each hand-over fetches the data it protects", waits(last))
+            format!("{} is spent waiting for a lock, and each hand-over fetches the locked data", waits(last))
         } else {
             "the cost of each I/O grows".to_owned()
         };

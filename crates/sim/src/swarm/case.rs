@@ -161,7 +161,7 @@ impl Case {
         let map = q.map();
         let dead = |h: usize| !map.cpus_of(h as u16).iter().any(|c| q.is_online(CpuId::new(u32::from(*c))));
         let wrong = issues[self.issues_seen..].iter().find(|i| dead(i.hctx));
-        assert!(wrong.is_none(), "seed {}: {wrong:?} on a hardware queue whose CPUs are gone", self.seed);
+        assert!(wrong.is_none(), "seed {}: {wrong:?} on a hardware queue without online CPUs", self.seed);
         self.issues_seen = issues.len();
     }
 

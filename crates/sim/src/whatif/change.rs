@@ -129,7 +129,7 @@ fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Resu
         let n = n.ok_or_else(|| format!("{key}={value}: must be {}..=1024", u32::from(key == "vms")))?;
         if v.scenario.guests.is_none() {
             v.cannot.push(format!(
-                "{key}: IOThreads serve virtual machines, and this machine has none ([guests]); jobs on the host \
+                "{key}: IOThreads serve virtual machines, and this machine has no [guests]; jobs on the host \
                  bypass them"
             ));
         } else if key == "vms" {

@@ -236,7 +236,7 @@ fn misses(as_it_is: &[BaselineFigure]) -> Vec<String> {
             format!("{} is {s:.1} in the model, and {m:.1} was measured ({e:+.0} %)", f.figure)
         })
         .collect();
-    let text = if texts.is_empty() { "no possible machine matches all its figures".into() } else { texts.join("; ") };
+    let text = if texts.is_empty() { "no possible machine matches all measurements".into() } else { texts.join("; ") };
     vec![format!("the model does not describe this machine: {text}")]
 }
 

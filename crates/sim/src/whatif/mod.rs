@@ -176,7 +176,7 @@ fn not_simulated(j: &Job) -> Option<String> {
         None if !j.direct => {
             "goes through the page cache (direct=0), which is not simulated; if it bypasses the cache, set direct=1"
         }
-        None if j.rw.has(Dir::Trim) => "sends discards, whose effect on a disk is not simulated; leave it out",
+        None if j.rw.has(Dir::Trim) => "sends discards, which simulated disks do not have; leave it out",
         None => return None,
     };
     Some(format!("job '{}' {why}", j.name))

@@ -169,7 +169,7 @@ impl Raw {
         let reply = self.channel.receive()?;
         if reply.request != request || reply.flags & (REPLY | 3) != REPLY | VERSION {
             let Message { request: got, flags, .. } = reply;
-            return Err(Error::Server(format!("reply to request {request} is one to {got} with flags {flags:#x}")));
+            return Err(Error::Server(format!("reply to request {request} names {got}, with flags {flags:#x}")));
         }
         Ok(reply)
     }
@@ -509,7 +509,7 @@ impl Raw {
         self.kick(queue)?;
         match self.wait_used(queue, patience)?[..] {
             [Used { id: ended, len }] if ended == u32::from(id) => Ok((request.status(&self.guest)?, len)),
-            ref others => Err(Error::Server(format!("request {id} submitted alone, ended: {others:?}"))),
+            ref others => Err(Error::Server(format!("only request {id} was submitted, but completed: {others:?}"))),
         }
     }
 

@@ -82,7 +82,10 @@ impl Check<'_> {
             self.conflict(&["users", "threads_per_user"], &rule, "lower one of them, or use more numjobs");
         }
         if o.changes() > o.reads_per_tx {
-            let rule = format!("is more than reads_per_tx={}: only what was read is changed", o.reads_per_tx);
+            let rule = format!(
+                "is more than reads_per_tx={}: a transaction changes only blocks that it has read",
+                o.reads_per_tx
+            );
             self.conflict(&["writes_per_tx", "reads_per_tx"], &rule, "lower writes_per_tx");
         }
         if o.dirty_max < o.changes() {

@@ -89,7 +89,7 @@ fn fill_shares(shares: Vec<Option<u32>>) -> Result<Vec<u32>, Reject> {
     let blanks = shares.iter().filter(|s| s.is_none()).count() as u32;
     if given > 100 || (blanks == 0 && given != 100) {
         let rule = format!("has percentages that sum to {given}");
-        return Err(Reject::new(&rule, "they must sum to 100; a blank one takes what is left"));
+        return Err(Reject::new(&rule, "they must sum to 100; a blank percentage takes the rest"));
     }
     let mut left = 100 - given;
     let mut blanks_left = blanks;

@@ -142,7 +142,7 @@ impl Reader<'_> {
 
     fn header(&mut self, origin: &Origin, line: u32, code: &str) {
         if self.stack.len() > 1 {
-            self.error(origin, code, "an included file may not have sections", "give options only (fio's rule)");
+            self.error(origin, code, "an included file must not have sections", "give options only (fio's rule)");
             return;
         }
         let Some(name) = code.strip_prefix('[').and_then(|c| c.strip_suffix(']')).filter(|n| !n.trim().is_empty())
@@ -167,7 +167,7 @@ impl Reader<'_> {
                 origin: origin.clone(),
                 job: None,
                 typed: quote(code),
-                advice: "is a global section, as every name that begins with 'global' (fio's rule)".to_owned(),
+                advice: "is a global section, like every name that begins with 'global' (fio's rule)".to_owned(),
             });
         }
         self.push_section(name, global, line);

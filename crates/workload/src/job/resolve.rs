@@ -365,7 +365,7 @@ impl Check<'_> {
                 0 => self.conflict(&["wait_for"], "names no job above this one", "put the awaited job first"),
                 n => {
                     let rule = format!("names {n} jobs");
-                    self.conflict(&["wait_for"], &rule, "give the awaited job a name of its own");
+                    self.conflict(&["wait_for"], &rule, "give the awaited job a unique name");
                 }
             }
         }

@@ -84,7 +84,7 @@ pub(super) fn set_ioengine(draft: &mut Draft, text: &str, _: Units) -> Result<()
     }
     let base = text.split([':', ',']).next().unwrap_or(text);
     if OTHER_ENGINES.contains(&base) {
-        let rule = "mqblk does not have this engine, as it drives its own targets";
+        let rule = "mqblk does not have this engine, because it drives its own targets";
         return Err(Reject::unsupported(rule, ENGINE_REMEDY));
     }
     let known = ENGINES.iter().map(|e| e.name()).chain(OTHER_ENGINES);

@@ -123,11 +123,11 @@ pub(super) static ROWS: &[OptionInfo] = &[
 
     no("verify_only", FLAG, "", "Check data of an earlier run", "use rw=read with the same verify=").off(&["0"]),
     no("verify_interval", Int { min: 80, max: u64::MAX, set: |_, _| () }, "", "A header every n bytes", "use bs=N; mqblk puts one header into each block"),
-    no("verify_offset", Int { min: 40, max: u64::MAX, set: |_, _| () }, "", "Move the header", "remove the line; the header stands first in a block"),
+    no("verify_offset", Int { min: 40, max: u64::MAX, set: |_, _| () }, "", "Move the header", "remove the line; a header is at the start of its block"),
     no("experimental_verify", BOOL, "", "Verify by running twice", "use verify= and do_verify=1").off(&["0"]),
     no("verify_state_load", BOOL, "", "Continue a verify", "mqblk keeps no verify state between runs").off(&["0"]),
     quiet("verify_state_save", BOOL, "1", "Save the state of a verify"),
-    warn("verify_dump", BOOL, "0", "Dump bad blocks into files", "mqblk names a bad block's place but writes no dump files"),
+    warn("verify_dump", BOOL, "0", "Dump bad blocks into files", "mqblk reports the offset of a bad block but writes no dump files"),
     warn("verify_async", INT, "0", "Threads that verify", "mqblk verifies in the submitting thread"),
     quiet("verify_async_cpus", TEXT, "", "CPUs of verify threads"),
     no("trim_percentage", PCT, "0", "Percent of verified blocks to trim", TRIM_VERIFY),

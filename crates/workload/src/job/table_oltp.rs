@@ -10,7 +10,7 @@ use super::values::Extent;
 
 #[rustfmt::skip] // A table: one row per line.
 pub(super) static ROWS: &[OptionInfo] = &[
-    own("workload", Words { words: &["io", "oltp"], set: |d, v| d.is_oltp = v == "oltp" }, "io", "io: what rw says, as fio; oltp: transactions of database users"),
+    own("workload", Words { words: &["io", "oltp"], set: |d, v| d.is_oltp = v == "oltp" }, "io", "io: reads and writes by rw, like fio; oltp: transactions of database users"),
     own("users", Int { min: 1, max: 4096, set: |d, v| d.oltp.users = v as u32 }, "1", "oltp: users of the database"),
     own("threads_per_user", Int { min: 1, max: 256, set: |d, v| d.oltp.threads_per_user = v as u32 }, "1", "oltp: sessions of each user, which run transactions one after the other"),
     own("transactions", Int { min: 1, max: u64::MAX, set: |d, v| d.oltp.transactions = Some(v) }, "", "oltp: end after this many per instance; default: by runtime"),

@@ -6,7 +6,7 @@ use super::option::{BOOL, FLAG, INT, OptionInfo, TEXT, no, quiet, warn, words, y
 use super::{lists, setters};
 
 const LOG: &str = "mqblk writes no per-interval logs; the results and --json hold the percentiles";
-const CLOCK: &str = "latencies are recorded all the same; mqblk reads the clock once per batch";
+const CLOCK: &str = "mqblk records latencies anyway, and reads the clock once per batch";
 const BUFFERS: &str = "mqblk allocates its own aligned buffers before the run";
 
 #[rustfmt::skip] // A table: one row per line.

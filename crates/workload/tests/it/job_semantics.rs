@@ -144,7 +144,7 @@ fn bad_includes_are_told_at_their_line() {
     let message = with_files("[a]\ninclude nope\n", &[]).expect_err("missing");
     assert!(message.starts_with("jobs/main.fio:2: include nope: cannot read 'jobs/nope': no such file"), "{message}");
     let message = with_files("[a]\ninclude s.inc\n", &[("jobs/s.inc", "bs=4k\n[b]\n")]).expect_err("a section");
-    assert!(message.starts_with("jobs/s.inc:2: [b]: an included file may not have sections"), "{message}");
+    assert!(message.starts_with("jobs/s.inc:2: [b]: an included file must not have sections"), "{message}");
     let message = with_files("[a]\ninclude s.inc\n", &[("jobs/s.inc", "bs=0\n")]).expect_err("bad option inside");
     assert!(message.starts_with("jobs/s.inc:1: bs=0: must be 1..=1073741824 (job 'a')"), "{message}");
 }

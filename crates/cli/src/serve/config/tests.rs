@@ -325,7 +325,7 @@ fn tls_needs_its_files_and_they_need_tls() {
         (files.replace("on", "require"), 8),
     ] {
         let why = of(&format!("{before}{names}"));
-        assert!(why.starts_with(&format!("c.toml:{line}: tls_client_names: only with tls = \"require\"")), "{why}");
+        assert!(why.starts_with(&format!("c.toml:{line}: tls_client_names: needs tls = \"require\"")), "{why}");
     }
     assert!(of("listen = \"localhost\"\n").starts_with("c.toml:5: listen=localhost: must be an address and a port"));
     assert!(of("listen = \"[::]:1\"\nsocket = \"s\"\n").contains("c.toml:6: socket: an export has a socket or listen"));

@@ -24,7 +24,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
     match &alive[..] {
         [only] => Ok(only.clone()),
         [] => Err(Failure::new(format!(
-            "no daemon of this user serves (none listens in {}); start mqblk serve, or name its socket by --control",
+            "no daemon of this user runs (none listens in {}); start mqblk serve, or name its socket by --control",
             dirs.iter().map(|dir| format!("'{}'", dir.display())).collect::<Vec<_>>().join(", ")
         ))),
         several => {

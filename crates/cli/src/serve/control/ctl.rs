@@ -34,11 +34,11 @@ pub struct CtlArgs {
 /// Its subcommands.
 #[derive(Subcommand, Debug)]
 pub enum CtlCommand {
-    /// What is served, by which IOThreads, to how many clients
+    /// List what is served, by which IOThreads, to how many clients
     List,
-    /// Counters of disks, hardware queues and IOThreads since the daemon started, as JSON
+    /// Print counters of disks, hardware queues and IOThreads since the daemon started, as JSON
     Stats,
-    /// Add a disk over NBD and vhost-user-blk, or the disks and exports of a CONFIG.toml
+    /// Add a disk, served over NBD and vhost-user-blk, or the disks and exports of a CONFIG.toml
     Add {
         /// As for mqblk serve
         #[arg(value_name = "DISK | CONFIG.toml")]
@@ -52,7 +52,7 @@ pub enum CtlCommand {
         /// Name of the export or disk
         #[arg(add = completion::exports_and_disks())]
         name: String,
-        /// Also if clients are connected: disconnect them once their requests have completed, or failed after 10 s
+        /// Remove it even if clients are connected: disconnect them once their requests have completed, or failed after 10 s
         #[arg(long)]
         force: bool,
     },
@@ -64,20 +64,20 @@ pub enum CtlCommand {
         /// New size in bytes, or with a unit (20G) [default: the current size of its image]
         #[arg(value_name = "SIZE", value_parser = size)]
         size: Option<u64>,
-        /// Also shrink it: data beyond the new size is lost
+        /// Allow a smaller size: data beyond it is lost
         #[arg(long)]
         force: bool,
     },
-    /// Change settings of a disk under I/O, by their kernel names
+    /// Change settings of a disk under I/O
     Set {
         /// Name of the disk
         #[arg(add = completion::disks())]
         disk: String,
-        /// Several take effect together
+        /// Settings under their kernel names; several take effect together
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
         settings: Vec<(String, String)>,
     },
-    /// Stop new I/O on a disk, or on all, and wait until none is in flight; requests of clients wait
+    /// Stop new I/O on a disk, or on all, and wait until no I/O is in flight; clients' requests wait until resume
     Drain {
         /// Name of the disk
         #[arg(add = completion::disks())]
@@ -91,7 +91,7 @@ pub enum CtlCommand {
     },
     /// Fail a path of a multipath disk, until it is reinstated by hand; requests use the other paths
     FailPath {
-        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        /// Name of the disk; for a multipath disk in a stripe: DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
@@ -99,7 +99,7 @@ pub enum CtlCommand {
     },
     /// Reinstate a path of a multipath disk
     ReinstatePath {
-        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        /// Name of the disk; for a multipath disk in a stripe: DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
@@ -107,7 +107,7 @@ pub enum CtlCommand {
     },
     /// Switch a multipath disk to another group of paths, until failback or the loss of its last path
     SwitchGroup {
-        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        /// Name of the disk; for a multipath disk in a stripe: DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Number of the group as in mqblk multipath -ll, counted from 1
@@ -115,23 +115,23 @@ pub enum CtlCommand {
     },
     /// Add a path to a multipath disk under I/O, after a check that it leads to the same disk
     AddPath {
-        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        /// Name of the disk; for a multipath disk in a stripe: DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Target of the path, of the same kind as the others
         target: PathBuf,
-        /// Its priority, the higher the better, which selects its group with group_by_prio [default: 1; with ALUA the target's]
+        /// Priority of the path, the higher the better; with group_by_prio it selects the path's group [default: 1; with ALUA the target's]
         #[arg(long)]
         prio: Option<u32>,
     },
     /// Remove a path of a multipath disk under I/O
     RemovePath {
-        /// Name of the disk; of a multipath disk in a stripe DISK/NUMBER, counted from 0
+        /// Name of the disk; for a multipath disk in a stripe: DISK/NUMBER, counted from 0
         #[arg(add = completion::disks())]
         disk: String,
         /// Name of the path as in mqblk multipath -ll, or its number among the targets, counted from 1
         path: String,
-        /// Also the last path that requests can use: they fail then
+        /// Remove even the last path that requests can use: requests can then fail
         #[arg(long)]
         force: bool,
     },
@@ -153,7 +153,7 @@ pub enum CtlCommand {
         /// Name of the export
         #[arg(add = completion::exports())]
         export: String,
-        /// As io0, or io0:0-3,8 with its virtqueues
+        /// IOThread, such as io0, or io0:0-3,8 with its virtqueues
         #[arg(required = true, value_name = "IOTHREAD[:VIRTQUEUES]", value_parser = mapped, add = completion::iothreads())]
         iothreads: Vec<Mapped>,
     },

@@ -48,10 +48,10 @@ pub struct InjectArgs {
     #[arg(help_heading = REQUESTS, long, value_name = "START[+COUNT]", value_parser = sectors,
           conflicts_with_all = ["list", "remove"])]
     pub sector: Option<(u64, u64)>,
-    /// Only a random part of the requests, above 0 and up to 1 [default: 1]
+    /// Only this fraction of the requests, chosen at random: above 0 and up to 1 [default: 1]
     #[arg(help_heading = REQUESTS, long, value_name = "FRACTION", conflicts_with_all = ["list", "remove"])]
     pub probability: Option<f64>,
-    /// Seed of the random numbers, which repeats a test [default: another one each time]
+    /// Seed of the random numbers, to repeat a test [default: a new seed each time]
     #[arg(help_heading = REQUESTS, long, value_name = "N", conflicts_with_all = ["list", "remove"])]
     pub seed: Option<u64>,
     /// Only this many requests; then the rule has no effect [default: no limit]
@@ -110,7 +110,7 @@ impl RuleMessage {
         let sectors = match (self.sector, self.nr_sectors) {
             (Some(start), nr) => Some(start..start.saturating_add(nr.unwrap_or(1))),
             (None, None) => None,
-            (None, Some(nr)) => return Err(format!("nr_sectors={nr}: needs sector, the first of them")),
+            (None, Some(nr)) => return Err(format!("nr_sectors={nr}: needs sector, the first of these sectors")),
         };
         Ok(FaultRule {
             fault,

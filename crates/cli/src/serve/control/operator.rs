@@ -227,7 +227,7 @@ impl Operator {
             Err(Refused { message, done }) => {
                 let mut message = without_secrets(&message);
                 if let Some(user) = self.args.user.as_ref().filter(|_| message.contains("Permission denied")) {
-                    message += &format!(" (since --user the daemon runs as '{user}', which must be allowed to)");
+                    message += &format!(" (since --user the daemon runs as '{user}', which needs this permission)");
                 }
                 Answer::Error { message, done }
             }
@@ -431,7 +431,7 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
         Ok(false) => Ok(done),
         Ok(true) => {
             lines.into_iter().for_each(|lines| {
-                lines.insert(0, json!(format!("ended the earlier '{name}', whose removal had not completed")));
+                lines.insert(0, json!(format!("ended the earlier '{name}': its removal had not completed")));
             });
             Ok(done)
         }

@@ -278,7 +278,7 @@ fn numbers_and_references_that_are_wrong_are_refused() {
         "",
         "is no list of CPUs",
     );
-    refused("<iothreadids><iothread id='1'/><iothread id='1'/></iothreadids>", "", "iothread 1 is there twice");
+    refused("<iothreadids><iothread id='1'/><iothread id='1'/></iothreadids>", "", "iothread 1 is listed twice");
     refused("", "<driver cache='writearound'/>", "cache='writearound': no such mode");
 }
 

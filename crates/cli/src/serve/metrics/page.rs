@@ -72,7 +72,7 @@ type Disks<'a> = Vec<(&'a str, Arc<ServedDisk>)>;
 pub fn page(daemon: &View) -> String {
     let mut page = Page::default();
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-    page.family("mqblk_build_info", Kind::Gauge, "Which mqblk this is.", vec![(version, 1)]);
+    page.family("mqblk_build_info", Kind::Gauge, "Version of mqblk, as a label.", vec![(version, 1)]);
     let names = daemon.plan().disks().iter().map(|d| d.name.as_str());
     let disks: Disks<'_> = names.filter_map(|name| Some((name, daemon.disk(name)?))).collect();
     of_disks(&mut page, &disks);
@@ -129,7 +129,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let help = "1 after a flush has failed: data that was acknowledged may be lost.";
     page.family("mqblk_disk_flush_failed", Kind::Gauge, help, failed);
     let faults = all(&|d| d.injection().hits());
-    let help = "Requests of clients that got a fault of mqblk ctl inject.";
+    let help = "Requests of clients that got a fault from mqblk ctl inject.";
     page.family("mqblk_disk_injected_faults_total", Kind::Counter, help, faults);
     of_connections(page, disks);
     of_paths(page, disks);
@@ -205,7 +205,7 @@ fn of_stages(page: &mut Page, disks: &Disks<'_>) {
             stages.map(|(stage, ns)| (vec![("disk", (*name).to_owned()), ("stage", stage.to_owned())], Seconds(ns))),
         );
     }
-    page.family("mqblk_stage_requests_total", Kind::Counter, "Requests whose stages were timed.", requests);
+    page.family("mqblk_stage_requests_total", Kind::Counter, "Requests with measured stages.", requests);
     let help = "Sum of the times that requests spent in each stage; the stages follow each other without a gap.";
     page.family("mqblk_stage_seconds_total", Kind::Counter, help, times);
 }
@@ -215,11 +215,11 @@ fn of_hctxs(page: &mut Page, disks: &Disks<'_>) {
     type Of = fn(&blk::stat::HctxStats) -> u64;
     let families: [(&str, &str, Of); 6] = [
         ("queued", "Requests handed to a hardware queue.", |h| h.queued),
-        ("runs", "Times its dispatch loop ran.", |h| h.run),
+        ("runs", "Runs of the hardware queue's dispatch loop.", |h| h.run),
         ("dispatched", "Requests that the driver took.", |h| h.dispatched),
         ("batches", "Calls of the driver.", |h| h.batches),
         ("requeues", "Requests that the busy driver returned to be queued again.", |h| h.requeues),
-        ("timeouts", "Requests whose timeout expired.", |h| h.timeouts),
+        ("timeouts", "Requests that timed out.", |h| h.timeouts),
     ];
     for (name, help, of) in families {
         let mut samples = Vec::new();
@@ -244,9 +244,9 @@ fn of_threads(page: &mut Page, threads: &[ThreadReport]) {
         page.family(&format!("mqblk_iothread_{name}_seconds_total"), Kind::Counter, help, samples);
     }
     let sleeps = threads.iter().map(|t| (label(t), t.sleeps)).collect();
-    page.family("mqblk_iothread_sleeps_total", Kind::Counter, "Times it slept.", sleeps);
+    page.family("mqblk_iothread_sleeps_total", Kind::Counter, "Times the IOThread slept.", sleeps);
     let sources = threads.iter().map(|t| (label(t), t.sources.len())).collect();
-    page.family("mqblk_iothread_sources", Kind::Gauge, "Virtqueues and connections it serves.", sources);
+    page.family("mqblk_iothread_sources", Kind::Gauge, "Virtqueues and connections that the IOThread serves.", sources);
 }
 
 fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {

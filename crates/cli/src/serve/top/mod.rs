@@ -37,10 +37,10 @@ pub struct TopArgs {
     /// Exit after this many intervals
     #[arg(short = 'n', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Show the totals since the daemon started once, and exit
+    /// Show the totals since the start of the daemon, and exit
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
-    /// A JSON object per interval and line
+    /// Print one JSON object per interval, each on one line
     #[arg(long)]
     pub json: bool,
 }

@@ -61,7 +61,7 @@ fn disks(disks: &[DiskView]) -> Vec<Row> {
         ]);
         // A single hardware queue would only repeat the figures of the disk.
         for h in d.hctxs.iter().filter(|_| d.hctxs.len() > 1) {
-            let mut about = format!("{}/s to the driver by {}", count(h.requests_s), one(h.batch));
+            let mut about = format!("{}/s to the driver, {} per call", count(h.requests_s), one(h.batch));
             for (what, n) in [("requeues/s", count(h.requeues_s)), ("timeouts", h.timeouts.to_string())] {
                 if n != "0" {
                     about += &format!(", {n} {what}");

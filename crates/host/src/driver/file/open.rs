@@ -233,8 +233,8 @@ impl Opened {
         if let Some(bytes) = bytes {
             if self.is_device {
                 return Err(Error::usage(
-                    "cannot resize a block device to a given size: resize it with its own tools, then leave the size \
-                     out",
+                    "cannot resize a block device to a given size: resize it with its own tools, then repeat without \
+                     a size",
                 ));
             }
             if bytes == 0 || !bytes.is_multiple_of(block) {
@@ -311,12 +311,12 @@ pub(crate) fn whole_blocks(
     let pad = format!("pad it (truncate -s {up} FILE)");
     Err(match size.is_multiple_of(u64::from(MIN_BLOCK)) {
         true => format!(
-            "has {size} bytes, which is not whole blocks of {block} as direct I/O needs them here: set direct = false in the \
+            "has {size} bytes, but direct I/O here needs whole blocks of {block}: set direct = false in the \
              configuration, or {pad}"
         ),
         false => format!(
-            "has {size} bytes, which is not whole blocks of {block}; if it is a raw image, {pad}, or serve it as a disk of its own, over NBD \
-             and FUSE only"
+            "has {size} bytes, which is not whole blocks of {block}; if it is a raw image, {pad}, or serve it as a separate disk, only over \
+             NBD or FUSE"
         ),
     })
 }

@@ -210,7 +210,7 @@ impl Shared {
                 Err(e) if !queue.has_warned => {
                     queue.has_warned = true;
                     let n = queue.threads.len();
-                    log::warn!("cannot start another thread for the I/O of a file: {e}; there are {n}");
+                    log::warn!("cannot start another thread for the I/O of a file: {e}; {n} are running");
                 }
                 Err(_) => {}
             }

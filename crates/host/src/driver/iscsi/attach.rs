@@ -48,10 +48,10 @@ impl Unit {
     /// Describes how `now` differs, for a unit that is not the same: by the identifiers that differ, or by its size.
     pub(super) fn change_to(&self, now: &Unit) -> String {
         match self.identity.difference(&now.identity) {
-            [Some(was), Some(is)] => format!("was {was} and is {is}"),
+            [Some(was), Some(is)] => format!("was {was} and is now {is}"),
             [Some(was), None] => format!("was {was} and now reports no such identifier"),
             [None, Some(is)] => format!("is {is}, which it did not report before"),
-            [None, None] => format!("was {self} and is {now}"),
+            [None, None] => format!("was {self} and is now {now}"),
         }
     }
 }
@@ -277,12 +277,12 @@ mod tests {
             Unit { identity, names, blocks, block_size: 512 }
         };
         let (a, b, none) = (of(Some("A"), 8), of(Some("B"), 8), of(None, 8));
-        assert_eq!(a.change_to(&b), "was serial A and is serial B");
+        assert_eq!(a.change_to(&b), "was serial A and is now serial B");
         assert_eq!(a.change_to(&none), "was serial A and now reports no such identifier");
         assert_eq!(none.change_to(&a), "is serial A, which it did not report before");
         assert_eq!(
             a.change_to(&of(Some("A"), 4)),
-            "was vd of 8 blocks of 512 bytes and is vd of 4 blocks of 512 bytes"
+            "was vd of 8 blocks of 512 bytes and is now vd of 4 blocks of 512 bytes"
         );
     }
 

@@ -71,7 +71,7 @@ impl SessionEnding {
             // The unit also reports this (unit attention) with the next command.
             0 => Ok(AsyncAction::Continue),
             1 | 4 => {
-                let what = if event == 1 { "a logout" } else { "a negotiation, which a logout answers," };
+                let what = if event == 1 { "a logout" } else { "a negotiation (mqblk logs out instead)" };
                 note(Level::Warn, &format!("the target requests {what} within {third} s"));
                 match std::mem::replace(&mut self.logout, Logout::Sent) {
                     Logout::None => Ok(AsyncAction::Logout),

@@ -493,7 +493,7 @@ impl Login {
             (2, 6) => Failure::Refused("the target has too many connections: lower sessions=".into()),
             (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
             (3, 1) if self.wanted.target.is_some() => Failure::Busy(format!(
-                "{target} is unavailable, or unknown (Linux's target reports both alike): 'mqblk discover iscsi://HOST' \
+                "{target} is unavailable, or unknown (Linux's target reports both in the same way): 'mqblk discover iscsi://HOST' \
                  lists the targets"
             )),
             (3, code) => Failure::Busy(format!("the target is unavailable (target error {code:#04x})")),

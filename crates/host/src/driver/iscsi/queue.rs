@@ -174,8 +174,8 @@ impl Queue {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "the new session is in {now}, the lost one was in {before}, whose target port may still execute \
-                     the lost session's commands; they are not resent until {limit} has passed"
+                    "the new session is in {now}, the lost one was in {before}: the old target port may still \
+                     execute the lost session's commands, so they are not resent until {limit} has passed"
                 ),
             ));
         }
@@ -553,7 +553,7 @@ fn group_text(group: Option<u16>) -> String {
 
 /// The loss of a stale session.
 fn stale() -> Lost {
-    Lost("another session of the disk was told that the logical unit may have changed".into())
+    Lost("the target told another session of the disk that the logical unit may have changed".into())
 }
 
 /// Time allowed for the login that `cut_until` has delayed.

@@ -198,7 +198,7 @@ fn made(authority: &str, name: &str, lun: LunId, query: &str) -> std::result::Re
     if let Some(user) = user {
         let (user, password) = user.split_once('%').map_or((user, None), |(u, p)| (u, Some(p)));
         if user.is_empty() {
-            return Err("there is no user before the '@'; leave the '@' out for no login".into());
+            return Err("there is no user before the '@'; leave the '@' out to log in without a user".into());
         }
         target.chap = Some(Chap { user: user.to_owned(), password: password.unwrap_or_default().into() });
     }
@@ -208,7 +208,7 @@ fn made(authority: &str, name: &str, lun: LunId, query: &str) -> std::result::Re
     }
     if target.target_user.is_some() && target.chap.is_none() {
         return Err(
-            "target_user: a target proves its identity only to an initiator that does, too; write USER@ before the host".into()
+            "target_user: a target authenticates itself only to an authenticated initiator; write USER@ before the host".into()
         );
     }
     Ok(target)

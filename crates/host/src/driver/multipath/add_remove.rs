@@ -42,7 +42,7 @@ impl Multipath {
         let within = |e: Error| e.within(&format!("path {name}"));
         let usage = |text: &str| Err(within(Error::usage(text)));
         let Some(maker) = &self.maker else {
-            return usage("the program that opened this disk adds no paths to it");
+            return usage("the program that opened this disk does not support adding paths");
         };
         if core.options.path_selector == Selector::IoAffinity {
             return usage("path_selector=io-affinity: takes the CPUs of its paths only when the disk is opened");
@@ -171,7 +171,7 @@ impl Core {
         let waits = self.options.no_path_retry == NoPathRetry::Queue && self.disk.status().features.queue_if_no_path;
         if is_last && !force && !waits {
             return Err(Error::usage(format!(
-                "path '{name}' is the last that requests can use, so they would fail (no_path_retry={}); add or reinstate another path \
+                "path '{name}' is the last usable path, so requests would fail (no_path_retry={}); add or reinstate another path \
                  first, or use force (--force)",
                 self.options.no_path_retry
             )));
@@ -181,7 +181,7 @@ impl Core {
             return Ok(format!("removed path '{name}'"));
         }
         Ok(format!(
-            "path '{name}' gets no more requests, but has some in flight, or a check, after {} s; it is closed once these have completed",
+            "path '{name}' gets no more requests, but still has requests or a check in flight after {} s; it is closed once these have completed",
             REMOVAL_TIME.as_ns() / 1_000_000_000
         ))
     }

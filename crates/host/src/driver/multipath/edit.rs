@@ -97,8 +97,8 @@ impl MultipathTarget {
             Prioritizer::Const => return Ok(()),
         };
         refused(format!(
-            "prio={prio}: is not possible with {by}, by which the target may report the priorities of all paths; leave it out, or configure \
-             prio as a number for each path"
+            "prio={prio}: is not possible with {by}, because the target may then report the priorities of all paths; leave prio out, or \
+             configure prio as a number for each path"
         ))
     }
 

@@ -37,7 +37,7 @@ impl Core {
         let was_held = std::mem::replace(&mut *is_held, false);
         self.signals.tell(path.id);
         if !path.driver.is_usable() {
-            let text = format!("path '{name}' is not open yet: it is tried again, and used once its check passes");
+            let text = format!("path '{name}' is not open yet: it is retried, and used once its check passes");
             if was_held {
                 path.driver.set_trouble(Some("was reinstated by hand but is not open yet; it is retried".to_owned()));
             }

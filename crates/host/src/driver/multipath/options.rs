@@ -376,8 +376,8 @@ impl fmt::Display for NoPathRetry {
 /// No such selector, or invalid arguments.
 pub fn selector(text: &str) -> Result<Selector, MustBe> {
     let rule = MustBe(
-        "round-robin, queue-length, service-time, io-affinity or historical-service-time, then 0 or, of the last, 1 BASE_WEIGHT or \
-         2 BASE_WEIGHT THRESHOLD with 0..=1023 and 0..=65535",
+        "round-robin, queue-length, service-time, io-affinity or historical-service-time, optionally followed by 0; the last \
+         one also takes 1 BASE_WEIGHT or 2 BASE_WEIGHT THRESHOLD, which are 0..=1023 and 0..=65535",
     );
     let mut words = text.split_ascii_whitespace();
     let name = words.next().ok_or(rule)?;

@@ -23,9 +23,9 @@ fn check_kind(path: &Path, is_device: bool, is_direct: Option<bool>) -> Result<(
         return Ok(());
     }
     Err(Error::usage(format!(
-        "block device '{}' is used through the page cache: a disk of several block devices must not be written so, because each has a page \
-         cache of its own, and a flush reaches only one; use direct I/O (direct = true, in a job direct=1), one path, or open the disk \
-         read-only (docs/multipath.md)",
+        "block device '{}' is used through the page cache, which a writable disk of several block devices must not use: each device has \
+         its own page cache, and a flush reaches only one; use direct I/O (direct = true, in a job direct=1), use one path, or open the \
+         disk read-only (docs/multipath.md)",
         path.display()
     )))
 }

@@ -169,7 +169,9 @@ impl DiskFacts {
         let kind = self.unasked.filter(|_| !config.devices.is_empty() || !config.multipaths.is_empty())?;
         let file = &config.file;
         let by_wwid = match &self.identity.wwid[..] {
-            "" => "nor any of 'multipaths', as they have no wwid either; 'defaults' and 'overrides' do".to_owned(),
+            "" => {
+                "nor any of 'multipaths', because they have no wwid; only 'defaults' and 'overrides' apply".to_owned()
+            }
             wwid => format!("but 'defaults', 'overrides' and a multipath of wwid '{wwid}' do"),
         };
         Some(format!(

@@ -182,8 +182,8 @@ impl MultipathTarget {
         }
         if let Some(name) = made.without_effect(options.iter().map(|(name, _)| *name)) {
             return refused(format!(
-                "{name} applies to iSCSI sessions and has no effect on path {}; leave it out (an NBD target has \
-                 timeout and reconnect_delay of its own)",
+                "{name} applies to iSCSI sessions and has no effect on path {}; leave it out (an NBD target has its \
+                 own timeout and reconnect_delay)",
                 made.paths[0].name
             ));
         }
@@ -278,8 +278,8 @@ impl MultipathTarget {
             && self.paths.len() > 1
         {
             let text = "path_selector=io-affinity: selects among the paths of a group, but \
-                        path_grouping_policy=failover makes a group of each path; add path_grouping_policy=multibus or \
-                        another";
+                        path_grouping_policy=failover puts each path in its own group; set \
+                        path_grouping_policy=multibus or another policy";
             return conflict("path_selector", text.into());
         }
         // A file may still name the selector.
@@ -320,7 +320,8 @@ impl MultipathTarget {
                 ("detect_prio", "detect_prio=yes", self.detect_prio == Some(true)),
             ];
             if let Some((option, what, _)) = asks.into_iter().find(|(.., is_so)| *is_so) {
-                let text = format!("{what}: path {name} is no SCSI device and has no port groups; leave it out");
+                let text =
+                    format!("{what}: path {name} is no SCSI device and has no port groups; leave the option out");
                 return conflict(option, text);
             }
             if o.path_checker == PathChecker::Tur {
@@ -437,8 +438,8 @@ impl MultipathTarget {
             let new = PathTarget { name: name.to_owned(), prio, ..PathTarget::new(target)? };
             if opened.paths.len() == 1 && matches!(new.spec, TargetSpec::Rbd(_)) {
                 return refused(
-                    "the disk was opened with one RBD path, which may have a cache or a lock that others must not have; add the path to \
-                     the configuration and open the disk anew"
+                    "the disk was opened with a single RBD path, which may use a cache or an exclusive lock, and several paths must \
+                     not; add the path to the configuration and reopen the disk"
                         .into(),
                 );
             }
@@ -574,14 +575,14 @@ fn open_rbd(target: &RbdTarget, needs: &Needs, regions: Arc<Regions>, is_alone: 
     let refused = |text: &str| Err(Error::usage(format!("RBD image {target} {text}")));
     if rbd.limits().write_cache && (!is_alone || is_read) {
         return refused(
-            "is used with librbd's cache (rbd_cache=true, here or in the image's configuration): each path would have one of its own, \
-             and path_checker=directio be answered by it instead of the cluster; set rbd_cache=false, or for a single path path_checker=none",
+            "is used with librbd's cache (rbd_cache=true, here or in the image's configuration): each path would have a separate cache, \
+             which would answer path_checker=directio in place of the cluster; set rbd_cache=false, or path_checker=none for a single path",
         );
     }
     if !is_alone && rbd.is_of_one_writer()? {
         return refused(
-            "has the feature exclusive-lock, which only one client can have at a time, and each path is one: use a single path, or switch \
-             it off with rbd feature disable",
+            "has the feature exclusive-lock, which only one client can have at a time, and each path is a client: use a single path, or \
+             switch it off with rbd feature disable",
         );
     }
     Ok(rbd)
@@ -716,7 +717,7 @@ mod tests {
             ("path_selector=io-affinity,path_cpus=1+2:/a+/b", "path_cpus=1+2: must be a mask"),
             ("path_selector=io-affinity,path_cpus=0x1+0x:/a+/b", "path_cpus=0x1+0x: must be a mask"),
             ("path_cpus=0x1+0x2:/a+/b", "path_cpus: needs path_selector=io-affinity"),
-            ("path_selector=io-affinity,path_cpus=0x1+0x2:/a+/b", "add path_grouping_policy=multibus"),
+            ("path_selector=io-affinity,path_cpus=0x1+0x2:/a+/b", "set path_grouping_policy=multibus"),
             ("multipath:/a", "is a multipath target itself"),
             (":nul:size=1", "did you mean"),
         ] {

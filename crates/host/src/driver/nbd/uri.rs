@@ -133,7 +133,7 @@ fn read(text: &str) -> std::result::Result<NbdTarget, String> {
         (true, Some(path)) if authority.is_empty() => NbdAddress::Unix(path.into()),
         (true, Some(_)) => return Err(format!("'{authority}': nbd+unix has no host; {FORMS}")),
         (true, None) => return Err("no socket; add ?socket=PATH".into()),
-        (false, Some(_)) => return Err("a socket goes with nbd+unix://".into()),
+        (false, Some(_)) => return Err("socket= needs nbd+unix://".into()),
         (false, None) => host(authority)?,
     };
     Ok(target)
@@ -298,7 +298,7 @@ mod tests {
             ("nbd:localhost:10809", "must be nbd://HOST"),
             ("nbd+unix:///d", "add ?socket=PATH"),
             ("nbd+unix://h/d?socket=a", "has no host"),
-            ("nbd://h/d?socket=a", "goes with nbd+unix"),
+            ("nbd://h/d?socket=a", "needs nbd+unix"),
             ("nbd://h/d?tls-certificates=p", "has no effect without TLS; write nbds"),
             ("nbds://h/d?tls-psk-file=k", "not pre-shared keys"),
             ("nbds://h/d?tls-type=anon", "not pre-shared keys or anonymous TLS"),

@@ -191,10 +191,10 @@ impl Credentials {
                 )
             }
             C::Expired | C::ExpiredContext { .. } => {
-                "its certificate has expired: the server needs a new one (or our clock is wrong)".to_owned()
+                "its certificate has expired: the server needs a new one (or this machine's clock is wrong)".to_owned()
             }
             C::NotValidYet | C::NotValidYetContext { .. } => {
-                "its certificate is not valid yet: is our clock right, and the server's?".to_owned()
+                "its certificate is not valid yet: check the clocks of this machine and of the server".to_owned()
             }
             C::Revoked => {
                 format!("its certificate has been revoked by its authority ({CRL}): the server needs a new one")

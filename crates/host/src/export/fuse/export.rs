@@ -128,8 +128,7 @@ impl FuseExport {
             let Request::Init(offered) = request else { return Err(broken("is not INIT")) };
             let too_old = |(major, minor)| {
                 let oldest = wire::OLDEST_MINOR;
-                let ctx =
-                    format!("the kernel speaks FUSE {major}.{minor}; 7.{oldest} is needed, of Linux 5.4 or later");
+                let ctx = format!("the kernel speaks FUSE {major}.{minor}; 7.{oldest} is needed (Linux 5.4 or later)");
                 Error::new(ErrorKind::Resource, ctx)
             };
             let answer = session::init(&offered, 2 * SLOTS * channels).map_err(too_old)?;

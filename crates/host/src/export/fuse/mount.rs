@@ -195,9 +195,9 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     let is_confined = Confinement::in_effect().is_ok_and(|is| is.no_new_privs);
     let done = helper.output().map_err(|e| {
         let why = if is_confined && e.raw_os_error() == Some(libc::EPERM) {
-            "this process starts no programs: start it with this export"
+            "this process may no longer start programs: restart it with this export"
         } else {
-            "that takes root, or the program fusermount3 (package fuse3)"
+            "mounting needs root, or the program fusermount3 (package fuse3)"
         };
         Error::os(e, format!("cannot mount at '{at_text}': {why}"))
     })?;
@@ -205,7 +205,7 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
         let why = if is_confined {
-            "; this process has no_new_privs, which set-uid programs respect: start it with this export"
+            "; this process has no_new_privs, so set-uid programs get no privileges: restart it with this export"
         } else {
             ""
         };
@@ -243,7 +243,7 @@ fn detach_stale(at: &Path) -> Result<()> {
         if !matches!(look(at), Ok(MountpointState::Stale)) {
             return Ok(());
         }
-        let ctx = || format!("cannot detach from '{}' the mount of a daemon that was killed", at.display());
+        let ctx = || format!("cannot detach a killed daemon's mount from '{}'", at.display());
         match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::PERM) if unmount_by_helper(at) => {}

@@ -566,7 +566,7 @@ impl Shared {
         let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone());
         let Some(disk) = disk.filter(|_| clients.there.len() < most && !clients.stopped) else {
             log::warn!(export, client; "a client is refused: too many clients, or its export is being removed");
-            return Err("all places for clients are taken, or the export is being removed");
+            return Err("too many clients, or the export is being removed");
         };
         let buffers = Buffers::new(&disk.disk, SLOTS, Some(owner)).map_err(|e| {
             log::warn!(export, client; "a client is refused: {e}");

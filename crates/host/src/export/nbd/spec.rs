@@ -159,21 +159,21 @@ impl ExportSpec for NbdPlan {
         if !self.shares_server(other) {
             let at = self.listen.shared(&other.listen)?;
             let text = format!(
-                "listen={}: {at} is one of the addresses of export '{name}', and not all are the same; give both the same listen, or \
-                 another port",
+                "listen={}: export '{name}' also listens at {at}, but its other addresses differ; give both exports the same listen, \
+                 or this one another port",
                 self.listen
             );
             return Some(("listen", text));
         }
         let key = if matches!(self.listen, NbdListen::Unix(_)) { "socket" } else { "listen" };
         let what = if self.name == other.name {
-            format!("serves the export name '{}' already; give one another export_name", self.name)
+            format!("serves the export name '{}' already; give one of them another export_name", self.name)
         } else if self.tls != other.tls {
-            "has other TLS settings; one server has one set of them".to_owned()
+            "has different TLS settings; a server has only one set".to_owned()
         } else if self.max_connections != other.max_connections {
-            "has another max_connections; one server has one".to_owned()
+            "has a different max_connections; a server has only one".to_owned()
         } else if self.socket_mode != other.socket_mode {
-            "has another socket_mode; one socket has one".to_owned()
+            "has a different socket_mode; a socket has only one".to_owned()
         } else {
             return None;
         };
@@ -187,7 +187,7 @@ impl ExportSpec for NbdPlan {
                 for address in listen.addresses().filter(|at| !handed::has_tcp(at)) {
                     let Err(e) = TcpListener::bind(address) else { continue };
                     let remedy = match e.kind() {
-                        io::ErrorKind::AddrInUse => "; end the program that has it or choose another port",
+                        io::ErrorKind::AddrInUse => "; end the program that uses it or choose another port",
                         io::ErrorKind::AddrNotAvailable => "; choose an address of this host, or [::] for all",
                         _ => "",
                     };
@@ -249,7 +249,7 @@ fn tls(keys: &mut dyn ExportKeys) -> Option<NbdTls> {
         },
         // A client without TLS, or without a certificate, would not be checked.
         None => {
-            let text = "tls_client_names: only with tls = \"require\" and verified clients; add both, the latter by tls_client_ca = \
+            let text = "tls_client_names: needs tls = \"require\" and verified clients; set both, the latter with tls_client_ca = \
                         \"FILE\" or tls_verify_peer = true";
             keys.refuse("tls_client_names", text.to_owned());
         }

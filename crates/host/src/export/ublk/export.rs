@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Error message for a kernel without ublk.
-pub(crate) const NO_UBLK: &str = "this kernel has no ublk, for there is no /dev/ublk-control: load the module ublk_drv (modprobe \
+pub(crate) const NO_UBLK: &str = "this kernel has no ublk, because there is no /dev/ublk-control: load the module ublk_drv (modprobe \
                                   ublk_drv; Linux 6.3 or later with CONFIG_BLK_DEV_UBLK), or use type=fuse";
 
 /// Longest time that the kernel may take to notice that the previous process has exited.
@@ -249,7 +249,7 @@ fn take_over(
 ) -> Result<Option<(DevInfo, Origin)>> {
     let (id, pid) = (there.id, there.pid);
     if SERVED.lock().contains(&id) {
-        let text = format!("ublk device {id} is another export of this daemon: choose another id");
+        let text = format!("ublk device {id} belongs to another export of this daemon: choose another id");
         return Err(Error::usage(text));
     }
     let own = pid == std::process::id() as i32;

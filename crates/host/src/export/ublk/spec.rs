@@ -58,7 +58,7 @@ impl ExportSpec for UblkPlan {
 
     fn clash(&self, other: &UblkPlan, name: &str) -> Option<(&'static str, String)> {
         let id = self.id.filter(|id| other.id == Some(*id))?;
-        Some(("id", format!("id={id}: export '{name}' has this number; choose another")))
+        Some(("id", format!("id={id}: export '{name}' uses this id; choose another")))
     }
 
     fn preflight(&self, report: &mut Report<'_>) {

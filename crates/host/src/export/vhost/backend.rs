@@ -295,15 +295,15 @@ impl Connection {
         }
         close_aside(files);
         Err(refused(
-            "memory that the client shares is neither a memfd nor a file of tmpfs or hugetlbfs, so its pages may never come: \
-             use a memfd (QEMU: -object memory-backend-memfd,share=on; libvirt: <source type='memfd'/>), or set allow_file_memory = true for this export in \
-             the configuration",
+            "memory that the client shares is neither a memfd nor a file of tmpfs or hugetlbfs, so access to its pages may block forever: \
+             use a memfd (QEMU: -object memory-backend-memfd,share=on; libvirt: <source type='memfd'/>), or set allow_file_memory = true for \
+             this export in the configuration",
         ))
     }
 
     /// Maps shared memory that is not the guest's memory.
     fn map(&self, fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
-        let bytes = usize::try_from(bytes).map_err(|_| refused("memory of more bytes than there are addresses"))?;
+        let bytes = usize::try_from(bytes).map_err(|_| refused("memory larger than the address space"))?;
         Region::map_shared(fd.as_fd(), offset, bytes, &self.alarm).map(Arc::new).map_err(io_error)
     }
 
@@ -413,13 +413,13 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return Err(refused("the size of a running virtqueue was set"));
         }
         if num == 0 || num > u32::from(MAX_QUEUE_SIZE) || !packed && !num.is_power_of_two() {
-            return Err(refused("the size of a virtqueue must be 1 to 1024, of a split one a power of two"));
+            return Err(refused("the size of a virtqueue must be 1 to 1024, and a power of two for a split virtqueue"));
         }
         ring.size = num as u16;
         let most = seg_max(self.device.queue_size);
         if num < most + 2 && self.features & feature::INDIRECT_DESC == 0 {
-            log::warn!(export = self.device.name.as_str(), virtqueue = index; "the ring has {num} entries, and the driver was told of \
-                       {most} segments: a request of so many never fits; set queue_size={num} for this export");
+            log::warn!(export = self.device.name.as_str(), virtqueue = index; "the ring has {num} entries, but the driver may send \
+                       requests of {most} segments, which never fit; set queue_size={num} for this export");
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ pub(super) fn take(stream: &UnixStream, answers: bool) -> Result<OwnedFd, &'stat
     }
     let flags = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
     if got.bytes != HEADER_BYTES || bytes[8..] != [0; 4] || flags & 3 != VERSION || flags & REPLY != 0 {
-        return Err("SET_BACKEND_REQ_FD with something in it");
+        return Err("SET_BACKEND_REQ_FD with a payload or wrong flags");
     }
     let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
         return Err("SET_BACKEND_REQ_FD must come with one descriptor");

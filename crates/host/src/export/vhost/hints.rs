@@ -34,7 +34,11 @@ pub(super) fn hints(v: &VhostUserPlan, export: &HintContext<'_>) -> Vec<Hint> {
         xml_text(&path)
     );
     vec![
-        Hint { key: "qemu", title: "QEMU (the guest's memory must be shared; size= as of -m, here 1G)", text: qemu },
+        Hint {
+            key: "qemu",
+            title: "QEMU (the guest's memory must be shared; size= must equal -m, here 1G)",
+            text: qemu,
+        },
         Hint {
             key: "libvirt",
             title: "libvirt (virsh attach-device DOMAIN FILE; in place of the disk of that name, if there is one)",
@@ -42,7 +46,7 @@ pub(super) fn hints(v: &VhostUserPlan, export: &HintContext<'_>) -> Vec<Hint> {
         },
         Hint {
             key: "libvirt_memory",
-            title: "libvirt, once in the domain (the guest's memory must be shared)",
+            title: "libvirt, once per domain (the guest's memory must be shared)",
             text: "<memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>".to_owned(),
         },
     ]

@@ -208,7 +208,7 @@ fn only_a_file_has_parts() {
         (e.key, e.text)
     };
     let (key, text) = refused("null", 0, Some(4096));
-    assert!(key == "size" && text.starts_with("size=4096: only a disk whose target is one file"), "{text}");
+    assert!(key == "size" && text.starts_with("size=4096: needs one file"), "{text}");
     assert_eq!(refused("multipath:a.img+b.img", 4096, None).0, "offset");
     let (key, text) = refused("a.img", 1000, None);
     assert_eq!((key.as_str(), text.as_str()), ("offset", "offset=1000: must be a multiple of 512"));
@@ -252,7 +252,7 @@ fn one_place_has_one_listener() {
     if let ExportKind::Nbd(n) = &mut secure.kind {
         n.tls = Some(NbdTls::in_directory("pki".as_ref(), false, true));
     }
-    assert!(error(two(nbd("m", "a", tcp), secure)).text.contains("has other TLS settings"));
+    assert!(error(two(nbd("m", "a", tcp), secure)).text.contains("has different TLS settings"));
     let fuse = |name: &str| ExportPlan {
         kind: ExportKind::Fuse(FusePlan { mountpoint: "m".into(), allow_other: false }),
         ..vhost(name, "a", 1)
@@ -298,7 +298,7 @@ fn block_sizes_of_an_export_are_checked_with_those_of_its_disk() {
         e.kind = ExportKind::Fuse(FusePlan { mountpoint: "m".into(), allow_other: false });
         e.geometry.physical = Some(4096);
     });
-    assert_eq!(e.text, "physical_block_size=4096: type=fuse takes any bytes and shows no blocks; leave it out");
+    assert_eq!(e.text, "physical_block_size=4096: an export of type=fuse has no block size; leave it out");
 }
 
 #[test]

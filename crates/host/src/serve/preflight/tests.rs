@@ -179,7 +179,7 @@ fn a_socket_in_use_is_told_from_one_left_behind() {
     drop(listener);
     assert_eq!(say(&socket), "", "its owner is gone");
     assert!(say(&image).contains("a file of that name exists that is not a socket"));
-    assert!(say(&dir.0.join("no/s")).contains("No such file or directory (os error 2); make it first"));
+    assert!(say(&dir.0.join("no/s")).contains("No such file or directory (os error 2); create it first"));
     assert!(say(&image.join("s")).contains("is no directory"));
 }
 

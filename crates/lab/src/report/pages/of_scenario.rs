@@ -124,7 +124,7 @@ pub(super) fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
 
 /// The published figures beside the simulated ones.
 fn figures(rows: &[RowOutcome]) -> Section {
-    let lead = "Fitted figures were used to choose a constant of the scenario; predicted ones were not.";
+    let lead = "Fitted figures were used to choose a constant of the scenario; predicted figures were not.";
     let mut section = Section::new("figures", "Published and simulated", lead);
     let tone = |e: f64| if e.abs() <= NEAR { Tone::Good } else { Tone::Bad };
     let points: Vec<IntervalRow> = predicted(rows)
@@ -264,8 +264,8 @@ fn stages(rows: &[RowOutcome]) -> Option<Section> {
     let summary = format!("Longest: {}, {}.", slowest.0, Unit::Nanoseconds.text(slowest.1.iter().sum()));
     let chart =
         Chart { id: "stages-chart".into(), title: "Where the time goes".into(), summary, plot, table: Some(table) };
-    let lead = "Waiting for a tag; with a tag until the device has it; at the device; done, while the thread waits for a \
-                CPU; all else until the program has it.";
+    let lead = "Waiting for a tag; with a tag, until the device has the I/O; at the device; completed, while the \
+                thread waits for a CPU; all other time until the program has the result.";
     Some(Section::new("stages", "Where the time goes", lead).with(chart))
 }
 

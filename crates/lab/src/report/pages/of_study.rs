@@ -243,7 +243,7 @@ fn chart(id: &str, title: &str, summary: String, plot: Lines) -> Chart {
 /// Rates of all series together, and of each by itself: beside a series that grows a hundredfold, the fall of another is
 /// not visible.
 fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
-    let lead = "Simulated; each line ends with its series' name. Each series has a chart of its own below.";
+    let lead = "Simulated; each line ends with its series' name. Each series also has a separate chart below.";
     let mut section = Section::new("rates", "I/Os per second", lead);
     let iops = |p: &Point| Some(p.iops);
     let ends = all.iter().filter_map(|(name, line)| {
@@ -264,7 +264,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
             continue;
         };
         plot.series.iter_mut().for_each(|s| s.colour = i as u8);
-        section = section.with(chart(&format!("series-{i}-chart"), &format!("{} by itself", one.0), why, plot));
+        section = section.with(chart(&format!("series-{i}-chart"), &format!("{} alone", one.0), why, plot));
     }
     section
 }

@@ -236,7 +236,7 @@ fn limits(r: &TuneResult) -> Option<Section> {
     let mut table = Table::new("", &["limit", "figure", "#of the default\u{2019}s", "kept"]);
     let word = |k: &LimitResult| match (k.kept, k.surely) {
         (true, true) => ("kept", Tone::Good),
-        (true, false) => ("limit kept, but not surely: the interval crosses it", Tone::Caution),
+        (true, false) => ("limit kept, but not proven: the interval crosses it", Tone::Caution),
         (false, _) => ("not kept", Tone::Bad),
     };
     for k in &duel.keeps {
@@ -249,7 +249,7 @@ fn limits(r: &TuneResult) -> Option<Section> {
         ]);
     }
     let lead = match &r.impossible {
-        Some(i) => format!("No setting keeps {}. These are the figures of the nearest, {}.", i.text, i.best),
+        Some(i) => format!("No setting keeps {}. These are the figures of the nearest setting, {}.", i.text, i.best),
         None => format!("With {}.", duel.b),
     };
     Some(Section::new("limits", "Limits", lead).with(table))

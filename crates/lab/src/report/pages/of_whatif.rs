@@ -241,8 +241,8 @@ fn unknown(input: &WhatIfInput<'_>) -> Option<Section> {
     if input.unknown.is_empty() {
         return None;
     }
-    let lead = "Each possible machine has a random value of these constants within their known range; the others are \
-                in the file.";
+    let lead = "Each possible machine has a random value of these constants within their known range; the machine \
+                file has the other constants.";
     let mut section = Section::new("unknown", "Uncertain constants", lead);
     section.blocks.push(Block::Note { text: input.unknown.join(", ") });
     Some(section)

@@ -419,7 +419,7 @@ pub fn settings(sides: &[(String, &[TargetDetail])]) -> Option<Section> {
     let targets = known.iter().map(|(_, t)| t.len()).max()?;
     let lead = match known.len() {
         1 => "Settings in bold were set by the user; the others are defaults.",
-        _ => "Settings in bold were set by the user; those that differ come first and have a \u{2260}.",
+        _ => "Settings in bold were set by the user; settings that differ come first and have a \u{2260}.",
     };
     let mut section = Section::new("settings", "Settings", lead);
     for i in 0..targets {

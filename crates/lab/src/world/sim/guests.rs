@@ -106,9 +106,7 @@ impl GuestMachine {
             }
         }
         if let Some((name, value)) = settings.iter().find(|(_, value)| value.contains(',')) {
-            return Err(Error::usage(format!(
-                "{name}={value}: must be one value; give each setting a --set of its own"
-            )));
+            return Err(Error::usage(format!("{name}={value}: must be one value; give each setting its own --set")));
         }
         if settings.is_empty() {
             return Ok(Variant::as_it_is(&self.scenario));
