@@ -255,7 +255,7 @@ fn results_of_fio_become_its_jobs() {
     let e = |text: &str| results::read("r.json", text).unwrap_err().to_string();
     assert!(e("{\n\"jobs\": [,]}").starts_with("r.json:2: "), "{}", e("{\n\"jobs\": [,]}"));
     assert!(e("{}").contains("there is no list 'jobs'"));
-    assert!(e(&text.replace("\"db\"", "\"d]\\nexec=x\"")).contains("a job without 'jobname'"));
+    assert!(e(&text.replace("\"db\"", "\"d]\\nexec=x\"")).contains("without a 'jobname' of one line"));
     assert!(e(&text.replace("8k", "8k\\nexec_prerun=x")).contains("option 'bs': name and value must be one line"));
 }
 
