@@ -68,11 +68,7 @@ impl MultipathTarget {
         if self.paths.len() >= MAX_PATHS {
             return refused(format!("path {name}: the disk has {MAX_PATHS} paths already, which is the maximum"));
         }
-        if self.options.path_selector == Selector::IoAffinity {
-            return refused(format!(
-                "path {name}: path_selector=io-affinity takes the CPUs of its paths only when the disk is opened; change the configuration"
-            ));
-        }
+        self.check_selector(name)?;
         if let Some(prio) = prio {
             self.check_prio(prio)?;
         }
@@ -81,6 +77,16 @@ impl MultipathTarget {
         made.check().map_err(|conflict| Error::usage(conflict.text))?;
         made.note_prios();
         Ok(made)
+    }
+
+    /// Checks that paths have no CPUs: an open disk keeps those of the paths that it was opened with.
+    fn check_selector(&self, path: &str) -> Result<()> {
+        if self.options.path_selector == Selector::IoAffinity {
+            return refused(format!(
+                "path {path}: path_selector=io-affinity takes the CPUs of its paths only when the disk is opened; change the configuration"
+            ));
+        }
+        Ok(())
     }
 
     /// Checks the priority of a path that is added.
@@ -105,13 +111,14 @@ impl MultipathTarget {
     /// Returns this target without a path, which is named, or numbered from 1.
     ///
     /// # Errors
-    /// Usage: there is no such path, or it is the only one.
+    /// Usage: there is no such path, it is the only one, or its CPUs cannot be changed.
     pub fn without_path(&self, path: &str) -> Result<MultipathTarget> {
         let names: Vec<&str> = self.paths.iter().map(|p| p.name.as_str()).collect();
         let at = position(&names, path)?;
         if names.len() < 2 {
             return Err(only_path(names[at]));
         }
+        self.check_selector(names[at])?;
         let mut made = self.clone();
         made.paths.remove(at);
         made.note_prios();
@@ -238,6 +245,11 @@ mod tests {
         assert!(said(two.without_path("/c")).contains("1..=2"));
         assert!(said(two.without_path("0")).contains("1..=2"));
         assert!(said(parse("/a").unwrap().without_path("1")).contains("is the only one"));
+        let affine =
+            parse("path_selector=io-affinity,path_grouping_policy=multibus,path_cpus=0x1+0x2:/a+/b").unwrap();
+        for made in [affine.with_path("/c", None), affine.without_path("/b")] {
+            assert!(said(made).contains("takes the CPUs of its paths only when the disk is opened"));
+        }
         let alua = parse("prio=alua:iscsi://a/iqn.2026-11.x:y/1").unwrap();
         assert!(said(alua.with_path("iscsi://b/iqn.2026-11.x:y/1", Some(5))).contains("prio=alua"));
         // Cause: these priorities were written into the target. Effect: ALUA was off when the disk was opened again. Fix: a refusal.
