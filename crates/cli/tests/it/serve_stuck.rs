@@ -130,6 +130,16 @@ fn a_move_that_cannot_be_made_leaves_all_as_it_was() {
 
 #[test]
 fn shutdown_reports_pending_io_and_a_second_signal_exits() {
+    pending_io_is_reported(|_, daemon| daemon.signal("TERM"));
+}
+
+/// Once, the first signal after this command had no effect, because only signals were counted.
+#[test]
+fn shutdown_by_command_reports_pending_io_and_a_signal_exits() {
+    pending_io_is_reported(|dir, _| drop(ctl(dir, &["shutdown"]).exits(0)));
+}
+
+fn pending_io_is_reported(shut_down: impl FnOnce(&Dir, &Started)) {
     let dir = Dir::new("stuck");
     let mut server = Server { dir: &dir, child: None };
     server.start();
@@ -137,7 +147,7 @@ fn shutdown_reports_pending_io_and_a_second_signal_exits() {
     server.kill();
     thread::scope(|scope| {
         let client = writes(&dir, scope);
-        daemon.signal("TERM");
+        shut_down(&dir, &daemon);
         let said = daemon.until("shutdown waits for 1 request");
         assert!(said.contains("disk 'n'") && said.contains("another SIGTERM"), "{said}");
         daemon.signal("TERM");
