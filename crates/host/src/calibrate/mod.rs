@@ -37,7 +37,7 @@ pub enum CostKind {
     Syscall,
     /// Waking a thread that sleeps on another CPU: the waker's part, without the system call's.
     Wakeup,
-    /// From the waker's system call until that thread runs, without the waker's part and the switch.
+    /// From the end of the waker's system call until that thread runs.
     WakeupDelay,
     /// An interrupt that another CPU answers while it runs (membarrier).
     Ipi,
