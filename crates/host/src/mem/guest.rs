@@ -175,10 +175,16 @@ impl Region {
     /// The 8 bytes at `at` as a little-endian number; it need not be aligned. Panics when they are outside.
     #[inline]
     pub(crate) fn read_u64(&self, at: usize) -> u64 {
-        if at.is_multiple_of(8) {
-            return self.load_u64(at, Ordering::Relaxed);
+        let word = |at| self.load_u64(at, Ordering::Relaxed);
+        let (first, inside) = (at - at % 8, at % 8);
+        if inside == 0 {
+            return word(at);
         }
-        u64::from_le_bytes(std::array::from_fn(|i| self.load_u8(at + i, Ordering::Relaxed)))
+        if first + 16 > self.len {
+            return u64::from_le_bytes(std::array::from_fn(|i| self.load_u8(at + i, Ordering::Relaxed)));
+        }
+        // Some drivers do not align their headers. Both words hold bytes of the number, so no other page is touched.
+        word(first) >> (8 * inside) | word(first + 8) << (64 - 8 * inside)
     }
 }
 
@@ -224,11 +230,11 @@ impl Window {
     within!(load_u16, store_u16, u16);
     within!(load_u32, store_u32, u32);
 
-    /// As [`Region::prefetch`], to be read.
+    /// As [`Region::prefetch`].
     #[inline]
-    pub(crate) fn prefetch(&self, at: usize) {
+    pub(crate) fn prefetch<const WRITE: bool>(&self, at: usize) {
         if at < self.len {
-            self.region.prefetch::<false>(self.at + at);
+            self.region.prefetch::<WRITE>(self.at + at);
         }
     }
 
@@ -312,6 +318,12 @@ mod tests {
         a.store_u32(8, 7, Ordering::Relaxed);
         assert_eq!(b.load_u64(0, Ordering::Relaxed), 0x1234 << 48);
         assert_eq!(end.read_u64(6), 7 << 16 | 0x1234, "not aligned");
+        let odd = map(0, 8203);
+        (8185..8203).for_each(|at| odd.store_u8(at, at as u8, Ordering::Relaxed));
+        for at in 8185..=8195 {
+            let expected = u64::from_le_bytes(std::array::from_fn(|i| (at + i) as u8));
+            assert_eq!(odd.read_u64(at), expected, "byte {at} of a region that ends within a word");
+        }
     }
 
     #[test]

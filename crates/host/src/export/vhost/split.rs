@@ -28,6 +28,8 @@ pub(super) struct SplitRing {
     next_avail: u16,
     /// The driver's index, as it was when last read.
     avail_idx: u16,
+    /// The entry of the available ring up to which descriptors were prefetched.
+    prefetched: u16,
     /// Next entry of the used ring.
     next_used: u16,
     /// Entries of the used ring that the driver can see.
@@ -66,6 +68,7 @@ impl SplitRing {
             used,
             next_avail: base,
             avail_idx: base,
+            prefetched: base,
             next_used,
             published: next_used,
             signalled: next_used,
@@ -126,17 +129,22 @@ impl SplitRing {
         if !self.has_more().is_ok_and(|more| more) {
             return;
         }
-        let number = self.avail_idx.wrapping_sub(self.next_avail).min(most as u16);
-        let heads = (0..number).map(|i| {
+        let waiting = self.avail_idx.wrapping_sub(self.next_avail);
+        let most = most as u16;
+        let head = |i: u16| {
             let slot = usize::from(self.next_avail.wrapping_add(i) & (self.size - 1));
             self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed)
-        });
-        for id in heads.clone() {
-            self.desc.prefetch(DESC_BYTES * usize::from(id));
+        };
+        // Those of the next round, too, so that they have arrived when it begins.
+        let until = waiting.min(2 * most);
+        let done = self.prefetched.wrapping_sub(self.next_avail);
+        for id in (if done <= until { done } else { 0 }..until).map(head) {
+            self.desc.prefetch::<false>(DESC_BYTES * usize::from(id));
             // The third descriptor of a chain, which may be in the next cache line.
-            self.desc.prefetch(DESC_BYTES * (usize::from(id) + 2));
+            self.desc.prefetch::<false>(DESC_BYTES * (usize::from(id) + 2));
         }
-        for id in heads.filter(|id| *id < self.size) {
+        self.prefetched = self.next_avail.wrapping_add(until);
+        for id in (0..waiting.min(most)).map(head).filter(|id| *id < self.size) {
             memory.prefetch(read_desc(&self.desc, DESC_BYTES * usize::from(id)).0, hint);
         }
     }

@@ -68,7 +68,7 @@ struct Slot {
     error: Option<u8>,
     /// A flush follows, because the operation has no FUA flag.
     then_flush: bool,
-    bounced: Option<Bounced>,
+    bounced: Option<Box<Bounced>>,
     /// What the request writes of the guest's memory, if that is logged.
     dirty: Option<Box<Dirty>>,
 }
@@ -276,10 +276,15 @@ impl VirtQueue {
                 self.note_dirty(slot, self.segments.clone());
             }
         }
-        let mut sector = request.sector;
+        if let Some((data, bytes)) = self.one_piece() {
+            let bio = Bio { op, flags, ..Bio::read(Sector(request.sector), bytes / SECTOR, data) };
+            self.submit(bio, slot, id, port, now);
+            return Ok(());
+        }
         if !self.is_direct(request) {
             return self.transfer_bounced((op, flags), request, slot, id, port, now);
         }
+        let mut sector = request.sector;
         for i in 0..self.segments.len() {
             let (mut addr, mut len) = self.segments[i];
             while len > 0 {
@@ -299,12 +304,27 @@ impl VirtQueue {
         u64::from(self.device.checked_block) - 1
     }
 
+    /// Returns the data of a request with one segment, if the driver can use it directly: by far the most common case.
+    #[inline]
+    fn one_piece(&mut self) -> Option<(DataRef, u32)> {
+        let [(addr, len)] = self.segments[..] else { return None };
+        let (data, here) = self.view.memory.translate(addr, len, &mut self.hint)?;
+        let is_whole = here == len && (data.offset() | u64::from(len)) & self.block_mask() == 0;
+        is_whole.then_some((data, len))
+    }
+
+    /// Returns the bits of addresses and lengths in bytes that are 0 for data that the driver can use: O_DIRECT needs memory that is
+    /// aligned to the blocks of the disk's targets.
+    #[inline]
+    fn block_mask(&self) -> u64 {
+        u64::from(self.device.block_size - 1)
+    }
+
     /// Whether the driver can use the segments directly: they are whole blocks, aligned in memory. A request that begins inside a block
     /// goes through one buffer, if it fits, because each segment would have to rewrite blocks.
     #[inline]
     fn is_direct(&self, request: &Request) -> bool {
-        // O_DIRECT needs memory that is aligned to the blocks of the disk's targets.
-        let mask = u64::from(self.device.block_size - 1);
+        let mask = self.block_mask();
         let begins_inside = request.sector << 9 & mask != 0;
         let is_one_piece = self.segments.len() == 1 || request.bytes > BUFFER_BYTES as u64;
         (!begins_inside || is_one_piece)
@@ -339,7 +359,7 @@ impl VirtQueue {
         }
         let (sector, bytes, segments) = (request.sector, request.bytes, self.segments.clone());
         let s = &mut self.slots[usize::from(slot)];
-        s.bounced = Some(Bounced { op, flags, sector, bytes, segments, buffer: None });
+        s.bounced = Some(Box::new(Bounced { op, flags, sector, bytes, segments, buffer: None }));
         // Counts as a bio until the request has a buffer.
         s.bios += 1;
         self.stalled.push_back(slot);
@@ -486,7 +506,9 @@ impl VirtQueue {
     #[inline]
     fn give_back(&mut self, slot: u16, port: &mut Port) {
         let s = &mut self.slots[usize::from(slot)];
-        if let Some(Bounced { op, segments, buffer: Some((buffer, data)), .. }) = s.bounced.take() {
+        if let Some(bounced) = s.bounced.take()
+            && let Bounced { op, segments, buffer: Some((buffer, data)), .. } = *bounced
+        {
             if s.error.is_none() && op == Op::Read && bounce::scatter(&self.view, &segments, data).is_none() {
                 s.error = Some(S_IOERR);
             }
