@@ -23,6 +23,36 @@ use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
 use vuclient::raw::{Format, Notify, Raw, Segment, Used, block};
 use vuclient::{VerifyOptions, verify};
 
+/// Each wake-up of a driver costs as much as several requests. A driver that was woken for each round would sleep again before the next.
+#[test]
+fn a_busy_iothread_signals_many_requests_at_once() {
+    let requests = 80;
+    let server = Server::new("null:size=64m", 1, 1);
+    let mut raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, PROTOCOL).unwrap();
+    raw.start(0, 256, Format::Split, Notify::Both).unwrap();
+    // So that all are available when the first is taken.
+    raw.enable(0, false).unwrap();
+    for i in 0..requests {
+        let request = raw.block(block::IN, 8 * i, 512).unwrap();
+        raw.submit(0, &request.segments()).unwrap();
+    }
+    raw.enable(0, true).unwrap();
+    raw.kick(0).unwrap();
+    let (mut completed, mut calls) = (0, 0);
+    while completed < requests {
+        completed += raw.wait_used(0, LONG).unwrap().len() as u64;
+        calls += raw.calls(0).unwrap();
+    }
+    // The rounds take 2, 4, 8, and then 16 requests.
+    assert!((1..=5).contains(&calls), "{calls} calls for 8 rounds");
+    until("the last request is signalled", || {
+        calls += raw.calls(0).unwrap();
+        calls == 5
+    });
+    drop(raw);
+    server.check_idle();
+}
+
 #[test]
 fn a_real_client_finds_what_it_wrote() {
     for (target, virtqueues, iothreads) in

@@ -32,6 +32,15 @@ impl Ring {
         either!(self, r => r.has_more())
     }
 
+    /// Returns how many chains are available, as of the last [`Ring::prefetch`]. A packed ring does not count them: always 0.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        match self {
+            Ring::Split(ring) => ring.waiting(),
+            Ring::Packed(_) => 0,
+        }
+    }
+
     /// Prefetches the descriptors of up to `most` next chains, and the memory that the first descriptor of each points to. Another
     /// processor has just written these cache lines, so without prefetching each would stall in turn.
     #[inline]

@@ -93,6 +93,13 @@ impl SplitRing {
         if self.next_avail != self.avail_idx || !self.again.is_empty() {
             return Ok(true);
         }
+        self.read_index()?;
+        Ok(self.next_avail != self.avail_idx)
+    }
+
+    /// Finds out how many entries the driver has made available.
+    #[inline]
+    fn read_index(&mut self) -> Result<(), RingError> {
         // Entries are read after the index, which makes them available. Pairs with: the driver's barrier before it writes the index.
         let index = self.avail.load_u16(2, Ordering::Acquire);
         let (next, size) = (self.next_avail, self.size);
@@ -100,7 +107,7 @@ impl SplitRing {
             return Err(RingError::TooManyAvailable { index, next, size });
         }
         self.avail_idx = index;
-        Ok(index != next)
+        Ok(())
     }
 
     #[inline]
@@ -122,11 +129,17 @@ impl SplitRing {
         Ok(Some(Head { id, entries: 1, note: 0 }))
     }
 
+    /// See [`Ring::waiting`](super::ring::Ring::waiting).
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        usize::from(self.avail_idx.wrapping_sub(self.next_avail))
+    }
+
     /// See [`Ring::prefetch`](super::ring::Ring::prefetch).
     #[inline]
     pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
         // A ring that breaks a rule is reported when chains are taken from it.
-        if !self.has_more().is_ok_and(|more| more) {
+        if self.read_index().is_err() {
             return;
         }
         let waiting = self.avail_idx.wrapping_sub(self.next_avail);
