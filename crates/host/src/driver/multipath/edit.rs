@@ -245,8 +245,7 @@ mod tests {
         assert!(said(two.without_path("/c")).contains("1..=2"));
         assert!(said(two.without_path("0")).contains("1..=2"));
         assert!(said(parse("/a").unwrap().without_path("1")).contains("is the only one"));
-        let affine =
-            parse("path_selector=io-affinity,path_grouping_policy=multibus,path_cpus=0x1+0x2:/a+/b").unwrap();
+        let affine = parse("path_selector=io-affinity,path_grouping_policy=multibus,path_cpus=0x1+0x2:/a+/b").unwrap();
         for made in [affine.with_path("/c", None), affine.without_path("/b")] {
             assert!(said(made).contains("takes the CPUs of its paths only when the disk is opened"));
         }
