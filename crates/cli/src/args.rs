@@ -307,7 +307,7 @@ pub struct SimArgs {
     /// Machine file for the study, such as 'mqblk calibrate' writes [default: a built-in machine]
     #[arg(help_heading = STUDY, long, value_name = "FILE", requires = "study")]
     pub machine: Option<PathBuf>,
-    /// Also measure the points that this host has enough CPUs for, on the null device, and simulate the same points
+    /// Also measure, on the null device, the points that this host has enough CPUs for, and simulate mqblk itself at these points
     #[arg(help_heading = STUDY, long, requires = "study")]
     pub measure: bool,
     /// Fewer I/Os for each point of the study

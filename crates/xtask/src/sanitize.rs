@@ -49,7 +49,7 @@ enum Tool {
     Thread,
     /// Memory used after it is freed or beyond its end.
     Address,
-    /// Undefined behaviour of what it can interpret: no system calls but memory mappings.
+    /// Undefined behaviour, in code that Miri can interpret: of system calls, only memory mappings.
     Miri,
 }
 

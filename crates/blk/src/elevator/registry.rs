@@ -227,7 +227,7 @@ pub enum ElevatorError {
         remedy: String,
     },
     /// A custom elevator has another name than the one it is offered under.
-    #[error("custom_elevators: '{offered}' makes an elevator named '{made}'; offer it under its own name")]
+    #[error("custom_elevators: the entry '{offered}' makes an elevator named '{made}'; name the entry '{made}'")]
     OtherName {
         /// [`CustomElevator::name`].
         offered: &'static str,
@@ -383,7 +383,7 @@ mod tests {
         let text = make::<Lock>("on", &[OWN], &shape).err().expect("not offered").to_string();
         assert_eq!(text, "scheduler=on: must be one of none, mq-deadline, kyber, bfq, k2, own; did you mean 'own'?");
         let text = make::<Lock>("other", &[OTHER], &shape).err().expect("another name").to_string();
-        assert_eq!(text, "custom_elevators: 'other' makes an elevator named 'own'; offer it under its own name");
+        assert_eq!(text, "custom_elevators: the entry 'other' makes an elevator named 'own'; name the entry 'own'");
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub struct ServeArgs {
     /// Check everything, print the plan and the clients' commands, and change nothing
     #[arg(help_heading = DAEMON, long, visible_alias = "print-plan")]
     pub dry_run: bool,
-    /// Print the plan as JSON
+    /// Print the plan as JSON instead of text; the daemon still starts, except with --dry-run
     #[arg(help_heading = DAEMON, long)]
     pub json: bool,
 }

@@ -60,15 +60,16 @@ pub fn enter(role: Role) {
     if !IS_USED.load(Ordering::Relaxed) {
         return;
     }
+    let name = || std::thread::current().name().unwrap_or_default().to_owned();
     let is_denied = paths::deny(role).unwrap_or_else(|e| {
-        log::warn!("cannot deny paths: {e}; a thread may use all paths");
+        log::warn!("cannot restrict files: {e}; thread '{}' can use all files by path", name());
         false
     });
     let mut all = PATHS_DENIED.lock();
     *all = Some(is_denied && *all != Some(false));
     drop(all);
     if let Err(e) = confine(role) {
-        log::warn!("{e}; a thread may make all system calls");
+        log::warn!("{e}; thread '{}' is denied only the system calls that all threads are denied", name());
     }
 }
 

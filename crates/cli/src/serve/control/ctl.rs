@@ -148,7 +148,7 @@ pub enum CtlCommand {
         #[arg(add = completion::iothreads())]
         iothread: String,
     },
-    /// Map an export to these IOThreads, under I/O: round robin, or each with the virtqueues listed for it
+    /// Map an export to these IOThreads while I/O continues: virtqueues go round robin, or to the IOThread that lists them
     Map {
         /// Name of the export
         #[arg(add = completion::exports())]

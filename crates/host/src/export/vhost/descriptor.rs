@@ -55,7 +55,9 @@ pub enum RingError {
     OutsideTable { index: u16, size: u16 },
     #[error("a chain has more than {most} descriptors: a loop")]
     Loop { most: usize },
-    #[error("an indirect descriptor has the flags {flags:#x}: must not have NEXT, nor INDIRECT inside a table")]
+    #[error(
+        "an indirect descriptor has the flags {flags:#x}: must not have NEXT, must not be inside an indirect table, and in a packed ring must be the only one of its chain"
+    )]
     BadIndirect { flags: u16 },
     #[error("an indirect table of {len} bytes: must be a multiple of 16, 16 to {most}")]
     IndirectLength { len: u32, most: usize },
