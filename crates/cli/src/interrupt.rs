@@ -13,12 +13,15 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long after the first signal further ones count as duplicates of it.
 const ONE_WISH: Duration = Duration::from_secs(1);
+
+/// When the program was first asked to end.
+static FIRST: OnceLock<Instant> = OnceLock::new();
 
 /// Returns a flag that the first signal sets.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
@@ -45,16 +48,20 @@ pub fn exit_at_second(signals: &[i32]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Counts a command to end the program as the first signal, unless there was one already.
+pub fn count_as_first() {
+    FIRST.get_or_init(Instant::now);
+}
+
 fn uncaught(signal: i32, error: &io::Error) -> Failure {
     Failure::new(format!("cannot catch signal {signal}: {error}"))
 }
 
 /// Sleeps in `read` until signals arrive, one byte each. Ends the program at the first that is no duplicate of the first signal.
 fn end_when_asked_again(mut heard: UnixStream) {
-    let mut first = None;
     loop {
         match heard.read(&mut [0]) {
-            Ok(1) if means_it(&mut first, Instant::now()) => exit::exit_interrupted(),
+            Ok(1) if means_it(&FIRST, Instant::now()) => exit::exit_interrupted(),
             Ok(1) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             // Impossible: the sending ends stay open as long as the program runs.
@@ -64,8 +71,8 @@ fn end_when_asked_again(mut heard: UnixStream) {
 }
 
 /// Whether a signal at `now` is more than a duplicate of the first signal, whose time is kept in `first`.
-fn means_it(first: &mut Option<Instant>, now: Instant) -> bool {
-    now.duration_since(*first.get_or_insert(now)) >= ONE_WISH
+fn means_it(first: &OnceLock<Instant>, now: Instant) -> bool {
+    now.duration_since(*first.get_or_init(|| now)) >= ONE_WISH
 }
 
 #[cfg(test)]
@@ -74,9 +81,9 @@ mod tests {
 
     #[test]
     fn an_echo_of_the_first_signal_does_not_end_the_program() {
-        let (mut first, start) = (None, Instant::now());
+        let (first, start) = (OnceLock::new(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        let ends = [0, 1, 999, 1000, 5000].map(|ms| means_it(&mut first, at(ms)));
+        let ends = [0, 1, 999, 1000, 5000].map(|ms| means_it(&first, at(ms)));
         assert_eq!(ends, [false, false, false, true, true]);
     }
 }

@@ -100,9 +100,12 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     for text in request::unused_sockets(daemon.plan(), args.control.as_deref(), &[control::NAME, metrics::NAME]) {
         ::log::warn!("{text}");
     }
+    let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
-    // A signal, so that a further one exits whichever way the shutdown began. It is caught since before the daemon started.
-    let shut_down = || signal_hook::low_level::raise(SIGTERM).expect("SIGTERM is a signal");
+    let shut_down = move || {
+        interrupt::count_as_first();
+        closing.close();
+    };
     let operator = Arc::new(Operator::new(daemon, args.clone(), manager.clone(), shut_down));
     let mut servers = Servers::start(&operator, args, control)?;
     let pidfile = pidfile.map(Prepared::put).transpose()?;
