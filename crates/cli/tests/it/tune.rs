@@ -95,18 +95,20 @@ fn an_unreachable_limit_reports_the_best_value_and_the_caps() {
     assert_eq!(v["result"]["verdict"], "cannot_keep", "{v:#}");
     let headline = v["headline"].as_str().unwrap();
     assert!(headline.starts_with("all.bw>=200%: no setting keeps that; the best that is possible: "), "{headline}");
-    // Other load may hide a limit. What is found is right; that all are found is another test, in virtual time.
+    // Other load may hide some limits. Those that are found are right. `tune::detect::tests` finds all of them in virtual time.
     let near = |found: f64, want: f64, by: f64| assert!((found / want - 1.0).abs() < by, "{found} for {want}");
     let findings = v["result"]["findings"].as_array().unwrap();
-    assert!(!findings.is_empty(), "{v:#}");
+    let mut limits = 0;
     for found in findings {
+        limits += 1;
         match found["finding"].as_str().unwrap() {
             "iops_cap" => near(number(found, "/iops"), 1000.0, 0.2),
             "bandwidth_cap" => near(number(found, "/bytes_per_second"), f64::from(50 << 20), 0.2),
             "burst" => near(number(found, "/base"), 1000.0, 0.2),
-            _ => {}
+            _ => limits -= 1,
         }
     }
+    assert!(limits > 0, "{v:#}");
 }
 
 /// Four paths that each serve four I/Os at a time. The recommendation is one group of all paths, in the text of the target.
