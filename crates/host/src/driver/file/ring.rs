@@ -147,8 +147,8 @@ impl Ring {
         self.0.wake();
     }
 
-    /// Whether entries wait for the next poll, although nothing has completed: the kernel refused them, or another thread has just queued
-    /// them.
+    /// Whether entries or failed requests wait for the next poll, although nothing has completed. Entries wait if the kernel refused them,
+    /// or were queued lazily, or have just been queued by another thread.
     pub(super) fn has_unsubmitted(&self) -> bool {
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         self.0.with_state(|uring, state| uring.has_work(state) || !unsafe { uring.ring.submission_shared() }.is_empty())

@@ -79,7 +79,7 @@ impl MultipathTarget {
         Ok(made)
     }
 
-    /// Checks that paths have no CPUs: an open disk keeps those of the paths that it was opened with.
+    /// Rejects io-affinity, because an open disk cannot change which CPUs use which path.
     fn check_selector(&self, path: &str) -> Result<()> {
         if self.options.path_selector == Selector::IoAffinity {
             return refused(format!(
