@@ -16,6 +16,7 @@ mod device;
 mod request;
 mod bounce;
 mod call;
+mod coalesce;
 mod virtqueue;
 mod backend;
 mod channel;

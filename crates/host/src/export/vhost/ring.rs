@@ -41,8 +41,8 @@ impl Ring {
         }
     }
 
-    /// Prefetches the descriptors of up to `most` next chains, and the memory that the first descriptor of each points to. Another
-    /// processor has just written these cache lines, so without prefetching each would stall in turn.
+    /// Prefetches the memory that the first descriptors of up to `most` next chains point to, and in a split ring the descriptors of
+    /// twice as many. Another processor has just written these cache lines, so without prefetching each would stall in turn.
     #[inline]
     pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
         either!(self, r => r.prefetch(memory, most, hint));

@@ -84,7 +84,7 @@ impl SplitRing {
         self.again.reverse();
         // The earlier back end had taken these heads and returned all before them, so the position from the front end is ignored.
         self.next_avail = self.next_used.wrapping_add(self.again.len() as u16);
-        self.avail_idx = self.next_avail;
+        (self.avail_idx, self.prefetched) = (self.next_avail, self.next_avail);
         self.inflight = Some(inflight);
     }
 
