@@ -230,11 +230,11 @@ impl Window {
     within!(load_u16, store_u16, u16);
     within!(load_u32, store_u32, u32);
 
-    /// As [`Region::prefetch`].
+    /// As [`Region::prefetch`], to be read.
     #[inline]
-    pub(crate) fn prefetch<const WRITE: bool>(&self, at: usize) {
+    pub(crate) fn prefetch(&self, at: usize) {
         if at < self.len {
-            self.region.prefetch::<WRITE>(self.at + at);
+            self.region.prefetch::<false>(self.at + at);
         }
     }
 

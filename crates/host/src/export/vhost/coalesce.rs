@@ -7,7 +7,8 @@
 //!
 //! Guarantees: a signal is put off only after a round that took as many requests as it may, so another round follows at once; and only until
 //! the first round that begins [`LONGEST`] after the first round whose signal was put off. Reads no clock: rounds have times.
-//! Needs from callers: they signal at the end of a round, unless [`Coalescing::puts_off`], and before a round if [`Coalescing::is_due`].
+//! Needs from callers: they signal at the end of a round, unless [`Coalescing::puts_off`], and before a round if [`Coalescing::begin`] says
+//! so.
 
 use blk::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const LONGEST: Duration = Duration::from_us(50);
 pub(super) struct Coalescing {
     /// Requests completed until the last signal.
     signalled: u64,
+    /// Start of this round.
+    began: Instant,
     /// Start of the first round since then whose signal was put off.
     since: Option<Instant>,
 }
@@ -28,7 +31,6 @@ pub(super) struct Coalescing {
 /// A round that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    pub(super) began: Instant,
     /// It took as many requests as it may.
     pub(super) is_full: bool,
     /// Maximum number of requests of the next round.
@@ -38,9 +40,10 @@ pub(super) struct Round {
 }
 
 impl Coalescing {
-    /// Whether a signal that was put off is due before a round that begins `now`.
+    /// Begins a round. Returns whether a signal that was put off is due before it.
     #[inline]
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn begin(&mut self, now: Instant) -> bool {
+        self.began = now;
         self.since.is_some_and(|since| now.since(since) >= LONGEST)
     }
 
@@ -51,7 +54,7 @@ impl Coalescing {
         let waits =
             round.is_full && unsignalled < MAX_UNSIGNALLED && unsignalled as usize + 2 * round.next <= round.waiting;
         if waits {
-            self.since.get_or_insert(round.began);
+            self.since.get_or_insert(self.began);
         }
         waits
     }
@@ -73,14 +76,14 @@ mod tests {
         let (mut coalescing, mut signals) = (Coalescing::default(), Vec::new());
         let (mut now, mut completed, mut most) = (Instant::from_ns(1_000_000), 0, 2);
         while completed < requests {
-            if coalescing.is_due(now) {
+            if coalescing.begin(now) {
                 signals.push(completed);
                 coalescing.signalled(completed as u64);
             }
             let (took, next) = (most.min(requests - completed), (2 * most).min(16));
             completed += took;
             let waiting = requests - completed;
-            let round = Round { began: now, is_full: took >= most, next, waiting };
+            let round = Round { is_full: took >= most, next, waiting };
             if !coalescing.puts_off(completed as u64, round) {
                 signals.push(completed);
                 coalescing.signalled(completed as u64);

@@ -36,7 +36,7 @@ impl Ring {
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         match self {
-            Ring::Split(ring) => ring.waiting(),
+            Ring::Split(ring) => usize::from(ring.waiting()),
             Ring::Packed(_) => 0,
         }
     }

@@ -94,7 +94,7 @@ impl SplitRing {
             return Ok(true);
         }
         self.read_index()?;
-        Ok(self.next_avail != self.avail_idx)
+        Ok(self.waiting() > 0)
     }
 
     /// Finds out how many entries the driver has made available.
@@ -131,8 +131,8 @@ impl SplitRing {
 
     /// See [`Ring::waiting`](super::ring::Ring::waiting).
     #[inline]
-    pub(super) fn waiting(&self) -> usize {
-        usize::from(self.avail_idx.wrapping_sub(self.next_avail))
+    pub(super) fn waiting(&self) -> u16 {
+        self.avail_idx.wrapping_sub(self.next_avail)
     }
 
     /// See [`Ring::prefetch`](super::ring::Ring::prefetch).
@@ -142,8 +142,7 @@ impl SplitRing {
         if self.read_index().is_err() {
             return;
         }
-        let waiting = self.avail_idx.wrapping_sub(self.next_avail);
-        let most = most as u16;
+        let (waiting, most) = (self.waiting(), most as u16);
         let head = |i: u16| {
             let slot = usize::from(self.next_avail.wrapping_add(i) & (self.size - 1));
             self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed)
@@ -152,9 +151,9 @@ impl SplitRing {
         let until = waiting.min(2 * most);
         let done = self.prefetched.wrapping_sub(self.next_avail);
         for id in (if done <= until { done } else { 0 }..until).map(head) {
-            self.desc.prefetch::<false>(DESC_BYTES * usize::from(id));
+            self.desc.prefetch(DESC_BYTES * usize::from(id));
             // The third descriptor of a chain, which may be in the next cache line.
-            self.desc.prefetch::<false>(DESC_BYTES * (usize::from(id) + 2));
+            self.desc.prefetch(DESC_BYTES * (usize::from(id) + 2));
         }
         self.prefetched = self.next_avail.wrapping_add(until);
         for id in (0..waiting.min(most)).map(head).filter(|id| *id < self.size) {
