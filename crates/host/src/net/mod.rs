@@ -9,5 +9,5 @@ pub mod listen;
 pub(crate) mod owner;
 pub mod socket;
 pub(crate) mod tls;
-#[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
+#[allow(unsafe_code, reason = "sendmsg and recvmsg with the memory of requests")]
 pub(crate) mod vectored;

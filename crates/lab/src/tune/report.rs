@@ -104,7 +104,7 @@ fn no_better(plan: &TunePlan, r: &TuneResult) -> String {
             let broken: Vec<&str> = duel.keeps.iter().filter(|k| !k.kept).map(|k| k.text.as_str()).collect();
             format!("no setting is better than the default and keeps {}: {} does not", broken.join(", "), duel.b)
         }
-        Verdict::Errors => format!("no setting is better than the default: I/Os failed with {}", duel.b),
+        Verdict::Errors => format!("no setting is better than the default: with {}, I/Os failed", duel.b),
         _ => {
             let seen =
                 duel.ratio.map_or_else(String::new, |x| format!("; {:.1}% would have been seen", 100.0 * x.resolution));

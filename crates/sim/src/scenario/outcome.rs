@@ -166,7 +166,7 @@ pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowO
         row.published.keys().chain(scenario.over_rows.keys()).find(|k| users.iter().all(|u| name_of(*u) != **k))
     {
         let known: Vec<String> = users.iter().map(|u| name_of(*u)).collect();
-        let text = format!("{other} of row '{}': must be one of {}", row.name, known.join(", "));
+        let text = format!("row '{}': '{other}' names no figure of this row; use {}", row.name, known.join(", "));
         return Err(JobsError::Unsupported(text));
     }
     let (mut figures, mut times, mut busy, mut ios) = (Vec::new(), Vec::new(), 0.0, 0);

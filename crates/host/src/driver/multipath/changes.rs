@@ -128,7 +128,7 @@ fn change_of(was: &PathState, is: &PathState) -> Option<(Level, String)> {
     let failures = is.fail_count.saturating_sub(was.fail_count);
     match (was.is_active, is.is_active) {
         (true, false) => Some((Level::Warn, format!("path failed{}", why()))),
-        (false, true) if failures > 0 => Some((Level::Warn, format!("reinstated, after it has failed again{}", why()))),
+        (false, true) if failures > 0 => Some((Level::Warn, format!("path failed again and is reinstated{}", why()))),
         (false, true) => Some((Level::Info, "reinstated".to_owned())),
         (true, true) if failures > 0 => {
             let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
@@ -220,7 +220,7 @@ mod tests {
                 "no path is left: requests fail",
             ],
             &[
-                "a: reinstated, after it has failed again: an I/O error",
+                "a: path failed again and is reinstated: an I/O error",
                 "remaining active paths: 1",
                 "a path works again: requests no longer fail",
             ],
