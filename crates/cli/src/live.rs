@@ -218,7 +218,7 @@ pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
     }
     if !only.is_empty() && state.disks.iter().all(|d| d.files.is_empty()) {
         return Err(Failure::new(format!(
-            "--path {}: no such file or directory in the run; leave --path out to see all",
+            "--path {}: the run has no such file or directory; leave --path out to see all",
             only.join(" --path ")
         )));
     }

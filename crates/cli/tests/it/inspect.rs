@@ -128,7 +128,7 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     let v: serde_json::Value = serde_json::from_str(&one).unwrap();
     assert_eq!(v["disks"][0]["files"], serde_json::json!([{ "path": "hctx0/type", "text": "default\n" }]));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "--path", "hctx7"]).output().unwrap());
-    assert!(status == 2 && err.contains("--path hctx7: no such file or directory in the run"), "{err}");
+    assert!(status == 2 && err.contains("--path hctx7: the run has no such file or directory"), "{err}");
     // With a second run, the user has to name the one that is meant.
     let other = start_slow_run(&dir);
     ask_until(&dir, &["inspect", "--live", &other.0.id().to_string()], |_| true);

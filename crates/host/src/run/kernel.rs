@@ -185,7 +185,7 @@ fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     for job in target.users.iter().map(|u| &jobs[u.instance.job]) {
         let refuse = |text: &str| Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line)));
         if job.hipri {
-            return refuse("hipri: kernel: targets do not support polled I/O; leave hipri out");
+            return refuse("hipri: a target kernel:/dev/X does not support polled I/O; leave hipri out");
         }
         if job.weight.is_some() {
             return refuse(
