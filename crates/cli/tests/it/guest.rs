@@ -3,8 +3,7 @@
 //! completion; and it keeps running when its daemon is killed.
 //!
 //! KVM is neither needed nor used, because data and states are checked, but not times. The kernel is fetched once (see `emulated` among
-//! the tests of `host`). `cargo xtask guest --full` runs all combinations, the deep tests those that differ most, and
-//! `cargo xtask test` a few.
+//! the tests of `host`). `cargo xtask guest --full` runs all combinations, and the deep tests those that differ most.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -131,18 +130,17 @@ fn run(case: Case) {
 /// A job that verifies its writes runs while the daemon is killed and restarted.
 const KILLED: Case = Case { queues: 4, work: Work::Reconnect, ..PLAIN };
 
-#[test]
-fn a_guest_goes_on_when_the_daemon_is_killed() {
-    run(Case { is_packed: true, has_config_wce: false, ..KILLED });
-}
-
-/// Run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
     /// Whether all combinations are requested.
     fn is_full() -> bool {
         std::env::var_os("MQBLK_GUEST_FULL").is_some()
+    }
+
+    #[test]
+    fn a_guest_goes_on_when_the_daemon_is_killed() {
+        run(Case { is_packed: true, has_config_wce: false, ..KILLED });
     }
 
     #[test]

@@ -127,27 +127,6 @@ fn a_run_at_several_depths() {
 }
 
 #[test]
-fn several_sides_are_side_by_side() {
-    let dir = Dir::new("report");
-    dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\niodepth=8\n"));
-    let sides = ["one:queue_depth=1", "two:queue_depth=2", "eight:queue_depth=8", "mq-deadline:scheduler=mq-deadline"];
-    let sides: Vec<String> = sides.iter().map(|side| format!("--side={side}")).collect();
-    let how = ["compare", "j.fio", "--runtime=60ms", "--pairs=10", "--warmup=0", "--results=r.jsonl"];
-    let on = ["--target=model:size=1g,lat_us=2000", "--report=out.html"];
-    dir.mqblk(&how.into_iter().chain(on).chain(sides.iter().map(String::as_str)).collect::<Vec<_>>()).exits(0);
-    let charts = looks_right(&dir, "out");
-    for chart in
-        ["sides-chart", "metrics-chart", "metrics-C-chart", "metrics-D-chart", "runs-chart", "percentiles-chart"]
-    {
-        assert!(charts.iter().any(|c| c == chart), "{chart} is not among {charts:?}");
-    }
-    let html = fs::read_to_string(dir.path("out.html")).unwrap();
-    for part in ["A: one:queue_depth=1 against 3 others", "D mq-deadline:scheduler=mq-deadline", "10 rounds"] {
-        assert!(html.contains(part), "{part}");
-    }
-}
-
-#[test]
 fn a_comparison_and_the_same_from_its_results() {
     let dir = Dir::new("report");
     dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\niodepth=8\n[b]\nrw=write\nbs=64k\niodepth=2\n"));
@@ -260,6 +239,28 @@ fn bad_names_are_refused_before_anything_runs() {
 /// Tests that take long. Run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
+
+    #[test]
+    fn several_sides_are_side_by_side() {
+        let dir = Dir::new("report");
+        dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\niodepth=8\n"));
+        let sides =
+            ["one:queue_depth=1", "two:queue_depth=2", "eight:queue_depth=8", "mq-deadline:scheduler=mq-deadline"];
+        let sides: Vec<String> = sides.iter().map(|side| format!("--side={side}")).collect();
+        let how = ["compare", "j.fio", "--runtime=60ms", "--pairs=10", "--warmup=0", "--results=r.jsonl"];
+        let on = ["--target=model:size=1g,lat_us=2000", "--report=out.html"];
+        dir.mqblk(&how.into_iter().chain(on).chain(sides.iter().map(String::as_str)).collect::<Vec<_>>()).exits(0);
+        let charts = looks_right(&dir, "out");
+        for chart in
+            ["sides-chart", "metrics-chart", "metrics-C-chart", "metrics-D-chart", "runs-chart", "percentiles-chart"]
+        {
+            assert!(charts.iter().any(|c| c == chart), "{chart} is not among {charts:?}");
+        }
+        let html = fs::read_to_string(dir.path("out.html")).unwrap();
+        for part in ["A: one:queue_depth=1 against 3 others", "D mq-deadline:scheduler=mq-deadline", "10 rounds"] {
+            assert!(html.contains(part), "{part}");
+        }
+    }
 
     #[test]
     fn iothread_study_shows_the_main_loop_and_fits_many_series() {

@@ -63,12 +63,12 @@ fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
     let dir = Dir::new("sim-tune");
     dir.file("m.toml", &MACHINE.replace("lun_queue_depth = 64", "lun_queue_depth = 4"))
         .file("j.fio", &JOB.replace("$ncpus", "8"));
-    let tune = |results: &str, more: &[&str]| {
+    let tune = |more: &[&str]| {
         let args = ["tune", "j.fio", "--target", "sim:m.toml", "--maximize", "a.iops", "--runtime", "20ms"];
-        let search = ["--knob", "lun_queue_depth", "--knob", "nomerges", "--budget", "60s", "--results", results];
+        let search = ["--knob", "lun_queue_depth", "--knob", "nomerges", "--budget", "60s"];
         dir.mqblk(&[&args[..], &search, more].concat()).exits(0)
     };
-    let done = tune("r1", &["--print", "toml,sysfs", "--apply", "best.toml"]);
+    let done = tune(&["--results", "r1", "--print", "toml,sysfs", "--apply", "best.toml"]);
     done.prints(&[
         "simulated machine of 16 CPUs",
         "lun_queue_depth=64 is better than the default: a.iops +",
@@ -77,10 +77,10 @@ fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
     ]);
     let applied = std::fs::read_to_string(dir.path("best.toml")).unwrap();
     assert!(applied.contains("[settings]\nlun_queue_depth = 64\n"), "{applied}");
-    let value = |results: &str| tune(results, &["--json"]).json()["result"]["against_default"]["ratio"].clone();
-    let one = value("r2");
-    assert!(number(&one, "/ratio") > 5.0, "{one}");
-    assert_eq!(one, value("r3"), "the same figures");
+    let ratio = |results: [&str; 3]| tune(&results).json()["result"]["against_default"]["ratio"].clone();
+    let recorded = ratio(["--resume", "r1", "--json"]);
+    assert!(number(&recorded, "/ratio") > 5.0, "{recorded}");
+    assert_eq!(recorded, ratio(["--results", "r2", "--json"]), "the same figures");
 }
 
 /// A results file belongs to one machine: it contains the text of the machine's file.
