@@ -158,7 +158,7 @@ struct NbdArgs {
     connections: u32,
     #[command(flatten)]
     load: LoadArgs,
-    /// Write instead of read
+    /// Write instead of read; the data of the disk is lost
     #[arg(long)]
     write: bool,
 }
