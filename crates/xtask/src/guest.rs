@@ -2,9 +2,8 @@
 //! `cargo xtask guest`: boots a Linux guest under QEMU's emulation, with a vhost-user-blk disk of `mqblk serve`.
 //!
 //! Runs the tests of `crates/cli/tests/it/guest.rs` one after the other and shows the guest's output. `cargo xtask test --deep` runs
-//! them, too. With a flag, all combinations of queues, rings and caches are tested. Needs x86-64,
-//! the packages of [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel the
-//! first time.
+//! them, too. With a flag, all combinations of queues, rings and caches are tested. Needs x86-64, the packages of
+//! [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel the first time.
 
 use crate::outcome::Outcome;
 use crate::packages;

@@ -9,12 +9,16 @@ use std::fs;
 const JOB: &str = "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\niodepth=32\n";
 /// 6 ms per I/O, so that the machine's own speed matters little and the depth decides.
 const SLOW: &str = "model:size=1g,lat_us=6000,parallel=64";
-const SHORT: [&str; 4] = ["--runtime", "100ms", "--seed", "1"];
 /// More than these searches need, and too little for the probes of the device, which take some seconds.
 const BUDGET: &str = "70s";
 
 fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [&["tune", "j.fio", "--target", target, "--maximize", "a.iops"], more, &SHORT].concat()
+    tune_by_runs_of("100ms", target, more)
+}
+
+fn tune_by_runs_of<'a>(runtime: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let args = ["tune", "j.fio", "--target", target, "--maximize", "a.iops", "--runtime", runtime, "--seed", "1"];
+    [&args[..], more].concat()
 }
 
 /// One hardware queue of four tags under a depth of 32. The recommendation is more tags, and the reason is the wait for tags.
@@ -114,13 +118,13 @@ fn how_paths_are_used_is_searched_and_stands_in_the_target() {
     dir.file("j.fio", JOB);
     let path = "model:size=1g,lat_us=20000,parallel=4";
     let target = format!("multipath:{path}+{path}+{path}+{path}");
-    // Runs that are long compared with the times for which a busy machine stops a thread.
-    let runs = ["tune", "j.fio", "--target", &target, "--maximize", "a.iops", "--runtime", "300ms", "--seed", "1"];
     // So large that the search ends by itself, also on a busy machine: one that uses up its budget finds less, or nothing.
     let budget = ["--budget", "5m"];
     let search = ["--knob", "path_grouping_policy", "--knob", "path_selector=queue-length"];
     let form = ["--results", "r", "--json", "--print", "toml,sysfs"];
-    let v = dir.mqblk(&[&runs[..], &search, &budget, &form].concat()).exits(0).json();
+    // Runs are long compared with the times for which a busy machine stops a thread.
+    let args = tune_by_runs_of("300ms", &target, &[&search[..], &budget, &form].concat());
+    let v = dir.mqblk(&args).exits(0).json();
     assert_eq!(v["result"]["winner"]["path_grouping_policy"], "multibus", "{v:#}");
     assert!(number(&v, "/result/against_default/ratio/ratio") > 2.0);
     let toml = v["forms"]["toml"].as_str().unwrap();

@@ -128,12 +128,15 @@ fn change_of(was: &PathState, is: &PathState) -> Option<(Level, String)> {
     let failures = is.fail_count.saturating_sub(was.fail_count);
     match (was.is_active, is.is_active) {
         (true, false) => Some((Level::Warn, format!("path failed{}", why()))),
-        (false, true) if failures > 0 => Some((Level::Warn, format!("path failed again and is reinstated{}", why()))),
-        (false, true) => Some((Level::Info, "reinstated".to_owned())),
-        (true, true) if failures > 0 => {
-            let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
+        (was_active, true) if failures > 0 => {
+            let times = match failures {
+                _ if !was_active => "again".to_owned(),
+                1 => "once".to_owned(),
+                n => format!("{n} times"),
+            };
             Some((Level::Warn, format!("path failed {times} and is reinstated{}", why())))
         }
+        (false, true) => Some((Level::Info, "reinstated".to_owned())),
         (true, true) if is_new(was.trouble.as_deref(), is.trouble.as_deref()) => {
             Some((Level::Warn, format!("its check does not pass{}", why())))
         }
