@@ -143,6 +143,7 @@ const GUEST: &[Package] = &[
     Package { name: "busybox-static", stand_in: Alternative::File("/bin/busybox"), why: "the guest's programs" },
     Package { name: "cpio", stand_in: Alternative::Program("cpio"), why: "packs the guest's root" },
     Package { name: "kmod", stand_in: Alternative::Program("depmod"), why: "finds the modules the guest loads" },
+    Package { name: "fio", stand_in: Alternative::Program("fio"), why: "the load in the guest" },
     Package {
         name: "e2fsprogs",
         stand_in: Alternative::Program("mkfs.ext4"),
