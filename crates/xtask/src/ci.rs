@@ -2,9 +2,10 @@
 //! `cargo xtask test` and `cargo xtask ci`: the checks of this tree, cheapest first. Checks that compute run in parallel with checks that
 //! wait.
 //!
-//! Guarantees: all checks run even when an early one fails. The closing line is `N passed, N failed, N skipped`, alone on its line, over
-//! all test programs. The exit code is 0 only when every check passed. With `CI=true` a skipped test is a failure: a machine that cannot
-//! run a test must report that, or the test would stay unused without notice.
+//! Guarantees: all checks run even when an early one fails. The closing report repeats why a check failed, as far as its output was
+//! captured. The closing line is `N passed, N failed, N skipped`, alone on its line, over all test programs. The exit code is 0 only when
+//! every check passed. With `CI=true` a skipped test is a failure: a machine that cannot run a test must report that, or the test would
+//! stay unused without notice.
 
 use std::path::Path;
 use std::process::Command;
@@ -113,6 +114,9 @@ fn test_device(project: &Project) -> (Option<Loop>, Option<String>) {
 /// Prints the times and the closing line. Returns the verdict.
 fn close(reports: &[Report], ci: bool) -> Outcome {
     let mut counts = Counts::default();
+    for report in reports.iter().filter(|report| !report.reason.is_empty()) {
+        println!("\n{}: FAILED; its output ended with:\n{}", report.name, report.reason);
+    }
     println!();
     for report in reports {
         counts += report.counts;
@@ -194,7 +198,13 @@ mod tests {
     use std::time::Duration;
 
     fn report(ok: bool, passed: u64, failed: u64, skipped: u64) -> Report {
-        Report { name: "sample", ok, time: Duration::from_millis(1200), counts: Counts { passed, failed, skipped } }
+        Report {
+            name: "sample",
+            ok,
+            time: Duration::from_millis(1200),
+            counts: Counts { passed, failed, skipped },
+            reason: String::new(),
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! Runs one check and counts the tests that it reports.
 //!
 //! Guarantees: a child's output is shown line by line as it comes, and every libtest summary in it is counted. A child that ends by a
-//! signal counts as failed. Has no time limit: CI has one.
+//! signal counts as failed. The report of a failed check has its error, or the end of its output if that was captured.
+//! Has no time limit: CI has one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
@@ -49,6 +50,22 @@ impl Counts {
     }
 }
 
+/// What a check found.
+pub struct Found {
+    /// Whether it succeeded.
+    pub ok: bool,
+    /// The tests it ran.
+    pub counts: Counts,
+    /// Its output, if that was captured; shown again in the closing report when the check failed.
+    pub output: String,
+}
+
+impl From<(bool, Counts)> for Found {
+    fn from((ok, counts): (bool, Counts)) -> Found {
+        Found { ok, counts, output: String::new() }
+    }
+}
+
 /// The result of one check.
 pub struct Report {
     /// The check's name in the closing table.
@@ -59,26 +76,37 @@ pub struct Report {
     pub time: Duration,
     /// The tests it ran; zeros when it is no test run.
     pub counts: Counts,
+    /// The error of a failed check, or the last lines of its output; empty when it succeeded or its output was not captured.
+    pub reason: String,
 }
 
+/// How many lines of a failed check's output its report repeats.
+const REPEATED_LINES: usize = 60;
+
 impl Report {
-    fn of(name: &'static str, result: Result<(bool, Counts), String>, time: Duration) -> Report {
-        let (ok, counts) = result.unwrap_or_else(|error| {
+    fn of(name: &'static str, result: Result<Found, String>, time: Duration) -> Report {
+        let found = result.unwrap_or_else(|error| {
             eprintln!("xtask: {name}: {error}");
-            (false, Counts::default())
+            Found { ok: false, counts: Counts::default(), output: error }
         });
-        let word = if ok { "ok" } else { "FAILED" };
+        let word = if found.ok { "ok" } else { "FAILED" };
         println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
-        Report { name, ok, time, counts }
+        let reason = if found.ok { String::new() } else { last_lines(&found.output, REPEATED_LINES) };
+        Report { name, ok: found.ok, time, counts: found.counts, reason }
     }
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 /// Runs `body` under a heading and times it. A check that could not be started has failed, and its error is printed: the checks
 /// after it still run.
-pub fn step(name: &'static str, body: impl FnOnce() -> Result<(bool, Counts), String>) -> Report {
+pub fn step<F: Into<Found>>(name: &'static str, body: impl FnOnce() -> Result<F, String>) -> Report {
     println!("==> {name}");
     let start = Instant::now();
-    let result = body();
+    let result = body().map(F::into);
     Report::of(name, result, start.elapsed())
 }
 
@@ -105,13 +133,15 @@ impl BackgroundStep {
         let (output, time) = self.thread.join().expect("waiting for a child does not panic");
         println!("==> {}", self.name);
         let result = output.map_err(|e| format!("cannot be run: {e}")).map(|output| {
+            let stdout = String::from_utf8_lossy(&output.stdout);
             let mut counts = Counts::default();
-            for line in String::from_utf8_lossy(&output.stdout).lines() {
+            for line in stdout.lines() {
                 println!("{line}");
                 counts += Counts::from_summary(line).unwrap_or_default();
             }
-            eprint!("{}", String::from_utf8_lossy(&output.stderr));
-            (output.status.success(), counts)
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            eprint!("{stderr}");
+            Found { ok: output.status.success(), counts, output: stdout.into_owned() + &stderr }
         });
         Report::of(self.name, result, time)
     }
@@ -190,14 +220,18 @@ mod tests {
         command.arg("test result: %s. 2 passed; 1 failed; 0 ignored; 0 measured\\n").arg("FAILED");
         let report = BackgroundStep::start("sample", command).end();
         assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
-        assert!(!BackgroundStep::start("sample", Command::new("false")).end().ok);
+        assert_eq!(report.reason, "");
+        let mut failing = Command::new("sh");
+        failing.args(["-c", "seq 100; echo the reason >&2; exit 1"]);
+        let report = BackgroundStep::start("sample", failing).end();
+        assert!(!report.ok && report.reason.starts_with("42\n43\n") && report.reason.ends_with("100\nthe reason"));
         assert!(!BackgroundStep::start("sample", Command::new("no-such-program-of-mqblk")).end().ok);
     }
 
     #[test]
     fn a_check_that_cannot_start_fails_alone() {
-        let report = step("sample", || Err("no cargo".into()));
-        assert_eq!((report.ok, report.counts), (false, Counts::default()));
+        let report = step("sample", || Err::<Found, _>("no cargo".into()));
+        assert_eq!((report.ok, report.counts, report.reason.as_str()), (false, Counts::default(), "no cargo"));
     }
 
     #[test]

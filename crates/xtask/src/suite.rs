@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use crate::project::{LIKE_ALL_TESTS, Project, cargo};
-use crate::step::{Counts, run_counted};
+use crate::step::{Counts, Found, run_counted};
 
 /// Modules with this name hold tests that take long: suites at their full size, and whole tests.
 const DEEP: &str = "deep::";
@@ -115,25 +115,26 @@ fn program(message: &str) -> Option<Program> {
 ///
 /// # Errors
 /// When there is no program.
-pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> Result<(bool, Counts), String> {
+pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> Result<Found, String> {
     if programs.is_empty() {
         return Err("no test program was built".into());
     }
     let waiting: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
-    let sum = Mutex::new((true, Counts::default()));
+    let sum = Mutex::new(Found::from((true, Counts::default())));
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {
                 loop {
                     let next = waiting.lock().expect("no test runner panics").pop_front();
                     let Some(program) = next else { break };
-                    let (ok, counts) = run_one(program, part, environment).unwrap_or_else(|error| {
+                    let one = run_one(program, part, environment).unwrap_or_else(|error| {
                         eprintln!("xtask: {}: {error}", program.name);
-                        (false, Counts::default())
+                        Found { ok: false, counts: Counts::default(), output: format!("{}: {error}\n", program.name) }
                     });
                     let mut sum = sum.lock().expect("no test runner panics");
-                    sum.0 &= ok;
-                    sum.1 += counts;
+                    sum.ok &= one.ok;
+                    sum.counts += one.counts;
+                    sum.output += &one.output;
                 }
             });
         }
@@ -141,7 +142,8 @@ pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> R
     Ok(sum.into_inner().expect("no test runner panics"))
 }
 
-fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Result<(bool, Counts), String> {
+/// The output is that of a failed program alone.
+fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Result<Found, String> {
     let mut command = Command::new(&program.executable);
     command.current_dir(&program.folder).stdin(Stdio::null()).envs(environment.iter().copied());
     if program.has_harness {
@@ -157,12 +159,13 @@ fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Resu
     stdout.lines().filter_map(Counts::from_summary).for_each(|more| counts += more);
     let ok = output.status.success();
     if counts == Counts::default() && ok && program.has_harness {
-        return Ok((true, counts));
+        return Ok((true, counts).into());
     }
     let word = if ok { "ok" } else { "FAILED" };
     let shown = if ok { summary(&stdout) } else { stdout.into_owned() + &String::from_utf8_lossy(&output.stderr) };
-    println!("{}: {word} in {:.1} s\n{shown}", program.name, start.elapsed().as_secs_f64());
-    Ok((ok, counts))
+    let shown = format!("{}: {word} in {:.1} s\n{shown}\n", program.name, start.elapsed().as_secs_f64());
+    print!("{shown}");
+    Ok(Found { ok, counts, output: if ok { String::new() } else { shown } })
 }
 
 /// Returns the output of a program whose tests passed, without the line of each test.
