@@ -87,7 +87,7 @@ pub fn down(project: &Project, options: &Options) -> Result<Outcome, String> {
 /// Starts a cluster and runs the tests that need one on it.
 ///
 /// # Errors
-/// The errors of [`up`].
+/// The errors of [`check`].
 pub fn test(project: &Project) -> Result<Outcome, String> {
     Ok(if check(project)?.0 { Outcome::Passed } else { Outcome::Failed })
 }
@@ -95,13 +95,8 @@ pub fn test(project: &Project) -> Result<Outcome, String> {
 /// Does the same as a check of `ci`.
 ///
 /// # Errors
-/// The errors of [`up`].
+/// A daemon did not start or exit, or no test has a name of [`TESTS`].
 pub fn check(project: &Project) -> Result<(bool, Counts), String> {
-    packages::ensure_ceph()?;
-    run_tests(project)
-}
-
-fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
     let directory = project.target_directory.join(format!("ceph-{}", std::process::id()));
     let cluster = Cluster { directory };
     // The tests are built first, so that the time limit covers only running them.

@@ -140,12 +140,16 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Outcome, String> {
     let project = project::Project::load()?;
+    let runs_tests = matches!(
+        command,
+        Command::Ci(_) | Command::Test(_) | Command::Sanitize(_) | Command::Bless | Command::Guest(_) | Command::Ceph
+    );
+    if runs_tests {
+        packages::ensure()?;
+    }
     match command {
         Command::Ci(args) => Ok(ci::run(&project, if args.fast { Extent::Fast } else { Extent::Deep })),
-        Command::Test(args) => {
-            packages::ensure()?;
-            Ok(ci::run(&project, if args.deep { Extent::Deep } else { Extent::Test }))
-        }
+        Command::Test(args) => Ok(ci::run(&project, if args.deep { Extent::Deep } else { Extent::Test })),
         Command::Tidy => tidy::run(&project),
         Command::Bench(options) => bench::run(&project, &options),
         Command::Loom(options) => loom::run(&project, &options),
