@@ -41,7 +41,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// Setting of the block layer, under its kernel name; may be repeated
     #[arg(help_heading = JOBS, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
-    /// Use a kernel: target even if it is mounted, in use, or has data that the jobs overwrite
+    /// Use a target kernel:/dev/X even if it is mounted, in use, or has data that the jobs overwrite
     #[arg(help_heading = JOBS, long)]
     pub force: bool,
     /// Progress on standard error: auto = after two seconds, if it is a terminal

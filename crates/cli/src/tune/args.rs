@@ -57,7 +57,7 @@ pub struct TuneArgs {
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
     /// Write the recommendation to this new file, as a configuration of mqblk serve or, for a sim: target, as
-    /// `[settings]` of a machine file; without FILE (kernel: targets only) apply it to /sys/block/X, until the next boot
+    /// `[settings]` of a machine file; without FILE (only with a target kernel:/dev/X) apply it to /sys/block/X, until the next boot
     #[arg(help_heading = OUTPUT, long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
     /// Write the tuning as a page (must end in .html), and its data beside it as .json

@@ -121,7 +121,7 @@ pub(super) fn prepare(
     if let Some(other) = targets.iter().find(|t| !is_kernel(t)) {
         let shown = without_secrets(&other.text);
         return Err(Error::usage(format!(
-            "'{shown}' beside kernel: targets: a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
+            "'{shown}' beside a target kernel:/dev/X: a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
         )));
     }
     let mut warnings = Vec::new();

@@ -68,7 +68,7 @@ impl World for KernelDevices {
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
         if spec.trace_events > 0 {
-            let text = "--trace: not for kernel: targets; use blktrace -d DEV during the run";
+            let text = "--trace: not for a target kernel:/dev/X; use blktrace -d DEV during the run";
             return Err(Error::usage(text));
         }
         execute_here(spec, observer)
