@@ -4,7 +4,8 @@
 //!
 //! Guarantees: all files of the cluster are in one directory. The monitor's port is free at the start, and nothing listens beyond
 //! 127.0.0.1. Only processes that the directory's pid files name are killed, and only if they still run with its configuration. The OSD
-//! keeps its data when it is killed (bluestore on a sparse file of 8 GiB). Needs the packages of [`crate::packages::ensure_ceph`].
+//! keeps its data when it is killed (bluestore on a sparse file of 8 GiB). Needs the packages of [`crate::packages::ensure_ceph`],
+//! and for the tests those of [`crate::packages::ensure`].
 //! Not for important data: there is one copy and no authentication.
 //! Source: doc/install/manual-deployment.rst and doc/rados/configuration of Ceph 16.
 
@@ -19,7 +20,7 @@ use clap::Args;
 use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo, cargo_within};
-use crate::step::{Counts, run_named};
+use crate::step::{Found, run_named};
 use crate::tool;
 
 /// Environment variable with the path of the configuration file of a cluster that tests may use.
@@ -89,32 +90,30 @@ pub fn down(project: &Project, options: &Options) -> Result<Outcome, String> {
 /// # Errors
 /// The errors of [`check`].
 pub fn test(project: &Project) -> Result<Outcome, String> {
-    Ok(if check(project)?.0 { Outcome::Passed } else { Outcome::Failed })
+    Ok(check(project)?.outcome())
 }
 
 /// Does the same as a check of `ci`.
 ///
 /// # Errors
-/// A daemon did not start or exit, or no test has a name of [`TESTS`].
-pub fn check(project: &Project) -> Result<(bool, Counts), String> {
+/// Cargo cannot be run, a daemon did not start or exit, or no test has a name of [`TESTS`].
+pub fn check(project: &Project) -> Result<Found, String> {
     let directory = project.target_directory.join(format!("ceph-{}", std::process::id()));
     let cluster = Cluster { directory };
     // The tests are built first, so that the time limit covers only running them.
     let mut build = cargo();
     build.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-run", "--test", "it"]);
     if !build.status().map_err(|e| format!("cannot run cargo: {e}"))?.success() {
-        return Ok((false, Counts::default()));
+        return Ok(Found::default());
     }
     let ran = cluster.start().and_then(|()| {
-        let mut sum = (true, Counts::default());
+        let mut sum = Found { ok: true, ..Found::default() };
         for name in TESTS {
-            let (ok, counts) = run_named(&mut test_command(project, name, &cluster), name)?;
-            sum.0 &= ok;
-            sum.1 += counts;
+            sum.add(run_named(&mut test_command(project, name, &cluster), name)?);
         }
         Ok(sum)
     });
-    if !matches!(ran, Ok((true, _))) {
+    if !ran.as_ref().is_ok_and(|found| found.ok) {
         cluster.show_log();
     }
     cluster.stop()?;

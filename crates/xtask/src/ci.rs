@@ -2,8 +2,8 @@
 //! `cargo xtask test` and `cargo xtask ci`: the checks of this tree, cheapest first. Checks that compute run in parallel with checks that
 //! wait.
 //!
-//! Guarantees: all checks run even when an early one fails. The closing report repeats why a check failed, as far as its output was
-//! captured. The closing line is `N passed, N failed, N skipped`, alone on its line, over all test programs. The exit code is 0 only when
+//! Guarantees: all checks run even when an early one fails. The closing report repeats why a check failed, without what Cargo itself
+//! prints. The closing line is `N passed, N failed, N skipped`, alone on its line, over all test programs. The exit code is 0 only when
 //! every check passed. With `CI=true` a skipped test is a failure: a machine that cannot run a test must report that, or the test would
 //! stay unused without notice.
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 use crate::oracle::loop_device::Loop;
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
-use crate::step::{BackgroundStep, Counts, Report, run_counted, step};
+use crate::step::{BackgroundStep, Counts, Found, Report, run_counted, step};
 use crate::suite::{self, Part};
 use crate::tidy;
 
@@ -35,17 +35,15 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     let start = Instant::now();
     let (device, not_run) = test_device(project);
     let environment: Vec<(&str, &Path)> = device.iter().map(|d| (TEST_DEVICE, d.device.as_path())).collect();
-    let mut reports = vec![
-        step("format", || run_counted(&mut format(project))),
-        step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default()))),
-    ];
+    let mut reports =
+        vec![step("format", || run_counted(&mut format(project))), step("tidy", || tidy::run(project).map(Found::of))];
     if extent == Extent::Fast {
         reports.push(step("clippy", || run_counted(&mut clippy(project))));
     }
     let mut programs = Vec::new();
     reports.push(step("building tests", || {
         programs = suite::build(project)?;
-        Ok((true, Counts::default()))
+        Ok(Found::of(Outcome::Passed))
     }));
     reports.push(step("tests", || suite::run(&programs, Part::Quick, &environment)));
     reports.push(step("examples in docs", || suite::run_documentation(project)));
@@ -53,7 +51,7 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     if extent == Extent::Deep {
         reports.push(step("building benches", || {
             programs.extend(suite::build_benches(project)?);
-            Ok((true, Counts::default()))
+            Ok(Found::of(Outcome::Passed))
         }));
         // It computes while the following checks wait.
         let loom = BackgroundStep::start("loom", xtask(project, "loom"));
@@ -111,11 +109,11 @@ fn test_device(project: &Project) -> (Option<Loop>, Option<String>) {
     }
 }
 
-/// Prints the times and the closing line. Returns the verdict.
+/// Prints why checks failed, their times and the closing line. Returns the verdict.
 fn close(reports: &[Report], ci: bool) -> Outcome {
     let mut counts = Counts::default();
     for report in reports.iter().filter(|report| !report.reason.is_empty()) {
-        println!("\n{}: FAILED; its output ended with:\n{}", report.name, report.reason);
+        println!("\n{}: FAILED:\n{}", report.name, report.reason.trim_end());
     }
     println!();
     for report in reports {

@@ -3,9 +3,10 @@
 //!
 //! Runs the tests of `crates/cli/tests/it/guest.rs` one after the other and shows the guest's output. `cargo xtask test --deep` runs
 //! them, too. With a flag, all combinations of queues, rings and caches are tested. Needs x86-64, the packages of
-//! [`crate::packages::ensure`] (installed automatically for root), and a Debian mirror for the kernel the first time.
+//! [`crate::packages::ensure_guest`] (installed automatically for root), and a Debian mirror for the kernel the first time.
 
 use crate::outcome::Outcome;
+use crate::packages;
 use crate::project::{Project, cargo};
 use crate::step::run_named;
 
@@ -22,8 +23,9 @@ pub struct Options {
 /// Runs the guest's tests.
 ///
 /// # Errors
-/// When Cargo cannot be run, or no test has such a name.
+/// When a package is missing, Cargo cannot be run, or no test has such a name.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    packages::ensure_guest()?;
     let mut command = cargo();
     command.current_dir(&project.root).args(["test", "-p", "mqblk", "--test", "it", "--"]);
     let name = options.filter.as_deref().unwrap_or("guest::");
@@ -31,6 +33,5 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     if options.full {
         command.env("MQBLK_GUEST_FULL", "1");
     }
-    let (ok, _) = run_named(&mut command, name)?;
-    Ok(if ok { Outcome::Passed } else { Outcome::Failed })
+    Ok(run_named(&mut command, name)?.outcome())
 }

@@ -33,11 +33,11 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
         let mut command = cargo();
         command.current_dir(&project.root).args(["test", "--no-fail-fast"]).args(what);
         command.args(UNUSED.map(|package| format!("--config=profile.dev.package.{package}.opt-level=0")));
-        let (ok, ran) = run_counted(under(checker, &mut command, project, options.preemptions)?)?;
-        if ran.passed + ran.failed == 0 {
+        let found = run_counted(under(checker, &mut command, project, options.preemptions)?)?;
+        if found.counts.passed + found.counts.failed == 0 {
             eprintln!("xtask: no model ran in {}: see crates/xtask/src/loom.rs for where they stand", what.join(" "));
         }
-        all_ok &= ok && ran.passed > 0;
+        all_ok &= found.ok && found.counts.passed > 0;
     }
     Ok(if all_ok { Outcome::Passed } else { Outcome::Failed })
 }

@@ -7,7 +7,7 @@
 //! - [`ci`]: every check, with one closing count
 //! - [`suite`]: the test programs, several at a time
 //! - [`loom`] and [`sanitize`]: checkers of threads and memory, which run separately
-//! - [`packages`]: the Debian packages that `cargo xtask test` needs
+//! - [`packages`]: the Debian packages that commands need, and their installation
 //! - [`mod@bench`]: our figures compared with fio's, in the same run
 //! - [`swarm`]: millions of simulated cases
 //! - [`oracle`]: the real kernel's decisions compared with ours
@@ -61,7 +61,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check: `test --deep` without installing packages.
+    /// Run every check, as `test --deep` does; with --fast, those to run before every commit.
     Ci(CiArgs),
     /// Install the Debian packages the tests need, then check format and rules of the tree and run all tests.
     Test(TestArgs),
@@ -118,8 +118,7 @@ fn bless(project: &project::Project) -> Result<Outcome, String> {
     command.current_dir(&project.root).args(["test", "--release", "-p", "mqblk", "--test", "it", "--"]);
     let name = "every_command_runs_and_prints";
     command.args([name, "--nocapture"]).env("MQBLK_BLESS", "1");
-    let (ok, _) = step::run_named(&mut command, name)?;
-    Ok(if ok { Outcome::Passed } else { Outcome::Failed })
+    Ok(step::run_named(&mut command, name)?.outcome())
 }
 
 /// The names of the subcommands.
@@ -140,10 +139,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Outcome, String> {
     let project = project::Project::load()?;
-    let runs_tests = matches!(
-        command,
-        Command::Ci(_) | Command::Test(_) | Command::Sanitize(_) | Command::Bless | Command::Guest(_) | Command::Ceph
-    );
+    let runs_tests =
+        matches!(command, Command::Ci(_) | Command::Test(_) | Command::Sanitize(_) | Command::Bless | Command::Ceph);
     if runs_tests {
         packages::ensure()?;
     }

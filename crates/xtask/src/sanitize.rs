@@ -13,7 +13,7 @@ use clap::ValueEnum;
 
 use crate::outcome::Outcome;
 use crate::project::Project;
-use crate::step::{Counts, Report, run_counted, step};
+use crate::step::{Found, Report, run_counted, step};
 
 /// The target triple. Sanitizers need `--target`, because build scripts would be instrumented without it.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -77,18 +77,17 @@ impl Tool {
         }
     }
 
-    fn run(self, project: &Project) -> Result<(bool, Counts), String> {
+    fn run(self, project: &Project) -> Result<Found, String> {
         if let Some(missing) = self.missing() {
             return Err(format!("did not run: {missing}"));
         }
-        let mut sum = Counts::default();
-        let mut all_ok = true;
+        let mut sum = Found { ok: true, ..Found::default() };
         for mut command in self.commands(project) {
-            let (ok, counts) = run_counted(&mut command)?;
-            all_ok &= ok && counts.passed > 0;
-            sum += counts;
+            let mut found = run_counted(&mut command)?;
+            found.ok &= found.counts.passed > 0;
+            sum.add(found);
         }
-        Ok((all_ok, sum))
+        Ok(sum)
     }
 
     /// Returns what the toolchain lacks and the command that installs it.

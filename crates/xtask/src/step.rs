@@ -11,6 +11,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::outcome::Outcome;
+
 /// Tests as libtest counts them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
@@ -51,18 +53,34 @@ impl Counts {
 }
 
 /// What a check found.
+#[derive(Default)]
 pub struct Found {
     /// Whether it succeeded.
     pub ok: bool,
     /// The tests it ran.
     pub counts: Counts,
-    /// Its output, if that was captured; shown again in the closing report when the check failed.
+    /// The end of its output, as far as that was captured; shown again in the closing report when the check failed.
     pub output: String,
 }
 
-impl From<(bool, Counts)> for Found {
-    fn from((ok, counts): (bool, Counts)) -> Found {
-        Found { ok, counts, output: String::new() }
+impl Found {
+    /// What a check found that runs no tests.
+    pub fn of(outcome: Outcome) -> Found {
+        Found { ok: outcome == Outcome::Passed, ..Found::default() }
+    }
+
+    /// The verdict.
+    pub fn outcome(&self) -> Outcome {
+        if self.ok { Outcome::Passed } else { Outcome::Failed }
+    }
+
+    /// Adds another part of the same check.
+    pub fn add(&mut self, part: Found) {
+        self.ok &= part.ok;
+        self.counts += part.counts;
+        if !part.ok {
+            self.output += &part.output;
+        }
     }
 }
 
@@ -76,37 +94,38 @@ pub struct Report {
     pub time: Duration,
     /// The tests it ran; zeros when it is no test run.
     pub counts: Counts,
-    /// The error of a failed check, or the last lines of its output; empty when it succeeded or its output was not captured.
+    /// The error of a failed check, or the end of its output; empty when it succeeded or its output was not captured.
     pub reason: String,
 }
-
-/// How many lines of a failed check's output its report repeats.
-const REPEATED_LINES: usize = 60;
 
 impl Report {
     fn of(name: &'static str, result: Result<Found, String>, time: Duration) -> Report {
         let found = result.unwrap_or_else(|error| {
             eprintln!("xtask: {name}: {error}");
-            Found { ok: false, counts: Counts::default(), output: error }
+            Found { output: error, ..Found::default() }
         });
         let word = if found.ok { "ok" } else { "FAILED" };
         println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
-        let reason = if found.ok { String::new() } else { last_lines(&found.output, REPEATED_LINES) };
+        let reason = if found.ok { String::new() } else { found.output };
         Report { name, ok: found.ok, time, counts: found.counts, reason }
     }
 }
 
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
+/// How many lines of each stream of a failed program are repeated.
+const REPEATED_LINES: usize = 60;
+
+/// Returns the end of an output, without the lines of tests that passed.
+pub fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with(" ... ok")).collect();
+    lines[lines.len().saturating_sub(REPEATED_LINES)..].iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Runs `body` under a heading and times it. A check that could not be started has failed, and its error is printed: the checks
 /// after it still run.
-pub fn step<F: Into<Found>>(name: &'static str, body: impl FnOnce() -> Result<F, String>) -> Report {
+pub fn step(name: &'static str, body: impl FnOnce() -> Result<Found, String>) -> Report {
     println!("==> {name}");
     let start = Instant::now();
-    let result = body().map(F::into);
+    let result = body();
     Report::of(name, result, start.elapsed())
 }
 
@@ -141,7 +160,7 @@ impl BackgroundStep {
             }
             let stderr = String::from_utf8_lossy(&output.stderr);
             eprint!("{stderr}");
-            Found { ok: output.status.success(), counts, output: stdout.into_owned() + &stderr }
+            Found { ok: output.status.success(), counts, output: last_lines(&stdout) + &last_lines(&stderr) }
         });
         Report::of(self.name, result, time)
     }
@@ -151,7 +170,7 @@ impl BackgroundStep {
 ///
 /// # Errors
 /// When the command cannot be started or its output cannot be read.
-pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
+pub fn run_counted(command: &mut Command) -> Result<Found, String> {
     run_shown(command, &mut std::io::stdout().lock())
 }
 
@@ -159,29 +178,30 @@ pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
 ///
 /// # Errors
 /// The errors of [`run_counted`], and when no test has such a name.
-pub fn run_named(command: &mut Command, name: &str) -> Result<(bool, Counts), String> {
-    let (ok, counts) = run_counted(command)?;
-    if ok && counts.passed == 0 {
+pub fn run_named(command: &mut Command, name: &str) -> Result<Found, String> {
+    let found = run_counted(command)?;
+    if found.ok && found.counts.passed == 0 {
         return Err(format!("no test whose name contains '{name}' ran; check the filter"));
     }
-    Ok((ok, counts))
+    Ok(found)
 }
 
-fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<(bool, Counts), String> {
+fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<Found, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot run {program}: {e}"))?;
     let stdout = child.stdout.take().ok_or("child without standard output")?;
-    let mut counts = Counts::default();
+    let (mut counts, mut output) = (Counts::default(), String::new());
     for line in BufReader::new(stdout).split(b'\n') {
-        let line = line.map_err(|e| format!("cannot read what {program} prints: {e}"))?;
+        let mut line = line.map_err(|e| format!("cannot read what {program} prints: {e}"))?;
+        line.push(b'\n');
         // If the terminal is closed, the check must still finish with a verdict.
-        let _ = shown.write_all(&line).and_then(|()| shown.write_all(b"\n"));
-        if let Some(more) = Counts::from_summary(&String::from_utf8_lossy(&line)) {
-            counts += more;
-        }
+        let _ = shown.write_all(&line);
+        let line = String::from_utf8_lossy(&line);
+        counts += Counts::from_summary(line.trim_end()).unwrap_or_default();
+        output += &line;
     }
     let status = child.wait().map_err(|e| format!("cannot wait for {program}: {e}"))?;
-    Ok((status.success(), counts))
+    Ok(Found { ok: status.success(), counts, output: last_lines(&output) })
 }
 
 #[cfg(test)]
@@ -207,10 +227,10 @@ mod tests {
         );
         // Not to standard output: the check that runs this test would count these summaries.
         let mut shown = Vec::new();
-        let (ok, counts) = run_shown(&mut command, &mut shown).unwrap();
+        let found = run_shown(&mut command, &mut shown).unwrap();
         assert_eq!(shown.iter().filter(|b| **b == b'\n').count(), 2);
         let want = Counts { passed: 42, failed: 0, skipped: 1 };
-        assert_eq!((ok, counts), (true, want));
+        assert_eq!((found.ok, found.counts), (true, want));
     }
 
     #[test]
@@ -222,23 +242,22 @@ mod tests {
         assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
         assert_eq!(report.reason, "");
         let mut failing = Command::new("sh");
-        failing.args(["-c", "seq 100; echo the reason >&2; exit 1"]);
+        failing.args(["-c", "seq 100; echo test a ... ok; echo the reason >&2; exit 1"]);
         let report = BackgroundStep::start("sample", failing).end();
-        assert!(!report.ok && report.reason.starts_with("42\n43\n") && report.reason.ends_with("100\nthe reason"));
+        assert!(!report.ok && report.reason.starts_with("41\n42\n") && report.reason.ends_with("100\nthe reason\n"));
         assert!(!BackgroundStep::start("sample", Command::new("no-such-program-of-mqblk")).end().ok);
     }
 
     #[test]
     fn a_check_that_cannot_start_fails_alone() {
-        let report = step("sample", || Err::<Found, _>("no cargo".into()));
+        let report = step("sample", || Err("no cargo".into()));
         assert_eq!((report.ok, report.counts, report.reason.as_str()), (false, Counts::default(), "no cargo"));
     }
 
     #[test]
     fn a_failing_child_fails_and_a_missing_program_is_named() {
-        let (ok, _) = run_counted(&mut Command::new("false")).unwrap();
-        assert!(!ok);
-        let error = run_counted(&mut Command::new("no-such-program-of-mqblk")).unwrap_err();
+        assert!(!run_counted(&mut Command::new("false")).unwrap().ok);
+        let error = run_counted(&mut Command::new("no-such-program-of-mqblk")).err().unwrap();
         assert!(error.contains("no-such-program-of-mqblk"), "{error}");
     }
 }

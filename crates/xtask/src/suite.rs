@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use crate::project::{LIKE_ALL_TESTS, Project, cargo};
-use crate::step::{Counts, Found, run_counted};
+use crate::step::{Counts, Found, last_lines, run_counted};
 
 /// Modules with this name hold tests that take long: suites at their full size, and whole tests.
 const DEEP: &str = "deep::";
@@ -120,7 +120,7 @@ pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> R
         return Err("no test program was built".into());
     }
     let waiting: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
-    let sum = Mutex::new(Found::from((true, Counts::default())));
+    let sum = Mutex::new(Found { ok: true, ..Found::default() });
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {
@@ -129,12 +129,9 @@ pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> R
                     let Some(program) = next else { break };
                     let one = run_one(program, part, environment).unwrap_or_else(|error| {
                         eprintln!("xtask: {}: {error}", program.name);
-                        Found { ok: false, counts: Counts::default(), output: format!("{}: {error}\n", program.name) }
+                        Found { output: format!("{}: {error}\n", program.name), ..Found::default() }
                     });
-                    let mut sum = sum.lock().expect("no test runner panics");
-                    sum.ok &= one.ok;
-                    sum.counts += one.counts;
-                    sum.output += &one.output;
+                    sum.lock().expect("no test runner panics").add(one);
                 }
             });
         }
@@ -142,7 +139,6 @@ pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> R
     Ok(sum.into_inner().expect("no test runner panics"))
 }
 
-/// The output is that of a failed program alone.
 fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Result<Found, String> {
     let mut command = Command::new(&program.executable);
     command.current_dir(&program.folder).stdin(Stdio::null()).envs(environment.iter().copied());
@@ -159,13 +155,13 @@ fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Resu
     stdout.lines().filter_map(Counts::from_summary).for_each(|more| counts += more);
     let ok = output.status.success();
     if counts == Counts::default() && ok && program.has_harness {
-        return Ok((true, counts).into());
+        return Ok(Found { ok, ..Found::default() });
     }
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let word = if ok { "ok" } else { "FAILED" };
-    let shown = if ok { summary(&stdout) } else { stdout.into_owned() + &String::from_utf8_lossy(&output.stderr) };
-    let shown = format!("{}: {word} in {:.1} s\n{shown}\n", program.name, start.elapsed().as_secs_f64());
-    print!("{shown}");
-    Ok(Found { ok, counts, output: if ok { String::new() } else { shown } })
+    let shown = if ok { summary(&stdout) } else { format!("{stdout}{stderr}") };
+    println!("{}: {word} in {:.1} s\n{shown}", program.name, start.elapsed().as_secs_f64());
+    Ok(Found { ok, counts, output: format!("{}:\n{}{}", program.name, last_lines(&stdout), last_lines(&stderr)) })
 }
 
 /// Returns the output of a program whose tests passed, without the line of each test.
@@ -179,7 +175,7 @@ fn summary(stdout: &str) -> String {
 ///
 /// # Errors
 /// When Cargo cannot be run.
-pub fn run_documentation(project: &Project) -> Result<(bool, Counts), String> {
+pub fn run_documentation(project: &Project) -> Result<Found, String> {
     let mut command = cargo();
     command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--doc", "--quiet"]);
     run_counted(&mut command)

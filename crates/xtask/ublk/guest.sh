@@ -15,7 +15,7 @@ root="$work/root"
 mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,mnt,jobs}
 cp "$(command -v busybox)" "$root/bin/busybox"
 for program in "$mqblk" fio mkfs.ext4 e2fsck nbd-client losetup dash; do
-  path=$(command -v "$program") || { echo "$program is missing, which the guest needs" >&2; exit 1; }
+  path=$(command -v "$program") || { echo "the guest needs $program, which is not installed" >&2; exit 1; }
   cp -L "$path" "$root/bin/$(basename "$program")"
   strip "$root/bin/$(basename "$program")" 2>/dev/null || true
   for library in $(ldd "$path" 2>/dev/null | grep -o '/[^ )]*' || true); do

@@ -24,7 +24,7 @@ use std::process::Command;
 
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
-use crate::step::Counts;
+use crate::step::Found;
 
 /// What to compare.
 #[derive(clap::Args)]
@@ -108,8 +108,8 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
 ///
 /// # Errors
 /// The errors of [`run`].
-pub fn check(project: &Project) -> Result<(bool, Counts), String> {
-    Ok((judged(&mut program(project))? == Outcome::Passed, Counts::default()))
+pub fn check(project: &Project) -> Result<Found, String> {
+    judged(&mut program(project)).map(Found::of)
 }
 
 fn program(project: &Project) -> Command {
