@@ -130,6 +130,7 @@ fn run(case: Case) {
 /// A job that verifies its writes runs while the daemon is killed and restarted.
 const KILLED: Case = Case { queues: 4, work: Work::Reconnect, ..PLAIN };
 
+/// Run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 

@@ -217,7 +217,11 @@ fn bad_input_is_refused_before_anything_is_touched() {
         .says(&["--force: is for devices of the kernel"]);
     disk.dir.mqblk(&["inspect", "--target", &disk.target()]).exits(2).says(&["bypasses mqblk's block layer"]);
     let both = format!("[a]\nsize=1m\nfilename={}\n[b]\nsize=1m\nfilename=null:\n", disk.target());
-    disk.dir.file("both.fio", &both).mqblk(&["run", "both.fio"]).exits(2).says(&["beside a target kernel:/dev/X"]);
+    disk.dir
+        .file("both.fio", &both)
+        .mqblk(&["run", "both.fio"])
+        .exits(2)
+        .says(&[&format!("beside '{}'", disk.target())]);
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
 }

@@ -13,10 +13,10 @@ const SLOW: &str = "model:size=1g,lat_us=6000,parallel=64";
 const BUDGET: &str = "70s";
 
 fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    tune_by_runs_of("100ms", target, more)
+    tune_with_runtime("100ms", target, more)
 }
 
-fn tune_by_runs_of<'a>(runtime: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+fn tune_with_runtime<'a>(runtime: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let args = ["tune", "j.fio", "--target", target, "--maximize", "a.iops", "--runtime", runtime, "--seed", "1"];
     [&args[..], more].concat()
 }
@@ -123,7 +123,7 @@ fn how_paths_are_used_is_searched_and_stands_in_the_target() {
     let search = ["--knob", "path_grouping_policy", "--knob", "path_selector=queue-length"];
     let form = ["--results", "r", "--json", "--print", "toml,sysfs"];
     // Runs are long compared with the times for which a busy machine stops a thread.
-    let args = tune_by_runs_of("300ms", &target, &[&search[..], &budget, &form].concat());
+    let args = tune_with_runtime("300ms", &target, &[&search[..], &budget, &form].concat());
     let v = dir.mqblk(&args).exits(0).json();
     assert_eq!(v["result"]["winner"]["path_grouping_policy"], "multibus", "{v:#}");
     assert!(number(&v, "/result/against_default/ratio/ratio") > 2.0);

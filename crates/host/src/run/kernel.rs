@@ -120,8 +120,9 @@ pub(super) fn prepare(
 ) -> Result<Prepared> {
     if let Some(other) = targets.iter().find(|t| !is_kernel(t)) {
         let shown = without_secrets(&other.text);
+        let device = targets.iter().find(|t| is_kernel(t)).map_or("", |t| t.text.as_str());
         return Err(Error::usage(format!(
-            "'{shown}' beside a target kernel:/dev/X: a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
+            "'{shown}' beside '{device}': a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
         )));
     }
     let mut warnings = Vec::new();
@@ -185,7 +186,7 @@ fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     for job in target.users.iter().map(|u| &jobs[u.instance.job]) {
         let refuse = |text: &str| Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line)));
         if job.hipri {
-            return refuse("hipri: a target kernel:/dev/X does not support polled I/O; leave hipri out");
+            return refuse(&format!("hipri: {} does not support polled I/O; leave hipri out", target.text));
         }
         if job.weight.is_some() {
             return refuse(

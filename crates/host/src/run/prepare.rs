@@ -48,7 +48,7 @@ pub struct RunPlan<'a> {
     pub stop: Arc<AtomicBool>,
     /// Fresh random number for jobs that want one (`randrepeat=0`).
     pub entropy: u64,
-    /// Also allows a kernel device that is in use, or that has a signature which a job overwrites. For `kernel:` targets only.
+    /// Also allows a kernel device that is in use, or that has a signature which a job overwrites. Only for targets `kernel:/dev/X`.
     pub force: bool,
 }
 

@@ -40,11 +40,12 @@ fn swap(driver: &Iscsi, block: u64, old: &[u8], new: &[u8]) -> bool {
 #[test]
 fn the_kernels_target_in_a_guest() {
     let mut lio = Lio::new();
+    // The order matters: the logins turn on authentication at portal 2, the outage removes its LUN, and the reservations leave the disk
+    // reserved.
     compare_and_write_writes_only_over_what_was_expected(&lio);
     unmapped_and_zeroed_ranges_read_as_zeroes(&lio);
     all_login_kinds_read_the_same_data_and_errors_are_named(&mut lio);
     a_portal_that_goes_and_comes_back_is_not_noticed(&mut lio);
-    // A second initiator preempts a reservation. It keeps the disk, so this comes last.
     reservations(|options| lio.url(1, options));
 }
 
@@ -124,6 +125,7 @@ fn all_login_kinds_read_the_same_data_and_errors_are_named(lio: &mut Lio) {
     // All data must be solicited, in short bursts.
     lio.does(&format!("cd {NODE}/tpgt_1/param && echo No >ImmediateData && echo Yes >InitialR2T && echo 4096 >MaxBurstLength && echo 512 >FirstBurstLength"));
     writes_and_reads(&lio.url(1, "?data_digest=crc32c"), 0x11a);
+    lio.does(&format!("cd {NODE}/tpgt_1/param && echo Yes >ImmediateData && echo 262144 >MaxBurstLength && echo 65536 >FirstBurstLength"));
 
     // The second portal group requires authentication.
     lio.does(&format!(

@@ -319,7 +319,7 @@ impl SetCase {
         (0..self.disks.len()).for_each(|d| self.unquiesce(d));
         let before = self.w.set.config();
         self.w.set.begin_freeze();
-        self.until("the requests of the frozen set to complete", |c| c.w.set.is_drained());
+        self.until("the completion of all requests of the frozen set", |c| c.w.set.is_drained());
         let hw = 1 + self.rng.below(u64::from(self.base.topology.nr_cpus)) as u16;
         let depth = self.rng.pick(&[1, 2, 4, 8, 16, 31]).max(before.reserved_tags + 1);
         let wrong = self.rng.below(6) == 0;

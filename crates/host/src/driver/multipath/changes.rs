@@ -129,10 +129,10 @@ fn change_of(was: &PathState, is: &PathState) -> Option<(Level, String)> {
     match (was.is_active, is.is_active) {
         (true, false) => Some((Level::Warn, format!("path failed{}", why()))),
         (was_active, true) if failures > 0 => {
-            let times = match failures {
-                _ if !was_active => "again".to_owned(),
-                1 => "once".to_owned(),
-                n => format!("{n} times"),
+            let times = match (was_active, failures) {
+                (false, _) => "again".to_owned(),
+                (true, 1) => "once".to_owned(),
+                (true, n) => format!("{n} times"),
             };
             Some((Level::Warn, format!("path failed {times} and is reinstated{}", why())))
         }

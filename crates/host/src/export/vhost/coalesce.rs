@@ -2,8 +2,8 @@
 //! Interrupt coalescing: when a busy virtqueue notifies its driver.
 //!
 //! Waking a driver that sleeps costs as much as several requests. The driver then reaps faster than an IOThread serves, so it soon sleeps
-//! again. Therefore it is woken when about half of its requests have completed, or [`MAX_UNSIGNALLED`] if half is more, and reaps these while
-//! others are served. A driver that does not sleep sees each round's completions at once.
+//! again. Therefore it is woken when about half of its requests have completed, or [`MAX_UNSIGNALLED`] if half is more,
+//! and reaps these while others are served. A driver that does not sleep sees each round's completions at once.
 //!
 //! Guarantees: a signal is put off only after a round that took as many requests as it may, so another round follows at once; and only until
 //! the first round that begins [`LONGEST`] after the first round whose signal was put off. Reads no clock: rounds have times.

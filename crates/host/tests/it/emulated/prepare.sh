@@ -19,7 +19,7 @@ if ! { new "$script" && new "$0" && new "$oracle/initramfs.sh" && new "$oracle/m
   mkdir -p "$work/root/bin"
   echo 'exec sh /bin/ioscript' >"$work/root/job.sh"
   for program in $4; do
-    path=$(command -v "$program")
+    path=$(command -v "$program") || { echo "the guest needs $program, which is not installed" >&2; exit 1; }
     cp -L "$path" "$work/root/bin/$program"
     ldd "$path" | grep -o '/[^ )]*' | while read -r library; do
       mkdir -p "$work/root$(dirname "$library")"
