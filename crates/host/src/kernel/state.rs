@@ -36,10 +36,35 @@ pub(super) struct SavedState {
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Its lock goes with it.
-    _lock: File,
+    _lock: DiskLock,
     /// Boot and disk.
     belongs: String,
+}
+
+/// The lock of a disk's state, on an open file of its own.
+#[derive(Debug)]
+struct DiskLock(File);
+
+impl DiskLock {
+    /// Takes the lock; `None` while another process has it.
+    fn take(path: &Path) -> io::Result<Option<DiskLock>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(DiskLock(file))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Drop for DiskLock {
+    /// Unlocks explicitly, as images are unlocked: a child that another thread has just forked keeps the open file until exec.
+    fn drop(&mut self) {
+        // If unlocking fails, the lock ends with the last descriptor.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 /// Where state files are.
@@ -98,19 +123,12 @@ impl StateFile {
         let path = dir.join(format!("{}.settings", device.disk));
         let lock = dir.join(format!("{}.lock", device.disk));
         let failed = |e: io::Error| Error::os(e, format!("cannot lock {}", lock.display()));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let file = options.open(&lock).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Ok(Err(read(&path).ok().flatten().and_then(|text| pid_in(&text))));
-            }
-            Err(e) => return Err(failed(e.into())),
-        }
+        let Some(taken) = DiskLock::take(&lock).map_err(failed)? else {
+            return Ok(Err(read(&path).ok().flatten().and_then(|text| pid_in(&text))));
+        };
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let belongs = format!("boot {}\ndisk {}\n", boot.trim(), device.fingerprint());
-        Ok(Ok(StateFile { path, _lock: file, belongs }))
+        Ok(Ok(StateFile { path, _lock: taken, belongs }))
     }
 
     /// What a process that ended before it could has left to be put back; `None`: nothing. One of another boot, or of another
@@ -240,6 +258,18 @@ mod tests {
             assert_eq!(parse(&text), Some((state, "boot x\ndisk /sys/y\n".to_owned())));
             assert_eq!(pid_in(&text), Some(77));
         }
+    }
+
+    /// A child that another thread forks has a duplicate of the open file until its `exec`.
+    #[test]
+    fn the_lock_ends_though_a_child_has_its_file() {
+        let path = std::env::temp_dir().join(format!("mqblk-state-{}.lock", std::process::id()));
+        let lock = DiskLock::take(&path).unwrap().unwrap();
+        let _of_the_child = lock.0.try_clone().unwrap();
+        assert!(DiskLock::take(&path).unwrap().is_none());
+        drop(lock);
+        assert!(DiskLock::take(&path).unwrap().is_some());
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]
