@@ -112,15 +112,14 @@ fn test_device(project: &Project) -> (Option<Loop>, Option<String>) {
 /// Prints why checks failed, their times and the closing line. Returns the verdict.
 fn close(reports: &[Report], ci: bool) -> Outcome {
     let mut counts = Counts::default();
-    for report in reports.iter().filter(|report| !report.reason.is_empty()) {
-        println!("\n{}: FAILED:\n{}", report.name, report.reason.trim_end());
+    for Report { name, found, .. } in reports.iter().filter(|r| !r.found.ok && !r.found.output.is_empty()) {
+        println!("\n{name}: FAILED:\n{}", found.output.trim_end());
     }
     println!();
-    for report in reports {
-        counts += report.counts;
-        let word = if report.ok { "ok" } else { "FAILED" };
-        let seconds = report.time.as_secs_f64();
-        println!("{:<14} {word:<7} {seconds:>8.1} s", report.name);
+    for Report { name, time, found } in reports {
+        counts += found.counts;
+        let word = if found.ok { "ok" } else { "FAILED" };
+        println!("{name:<14} {word:<7} {:>8.1} s", time.as_secs_f64());
     }
     println!();
     println!("{}", closing_line(counts));
@@ -132,7 +131,7 @@ fn close(reports: &[Report], ci: bool) -> Outcome {
             counts.skipped
         );
     }
-    if skipped || counts.failed > 0 || reports.iter().any(|r| !r.ok) {
+    if skipped || counts.failed > 0 || reports.iter().any(|r| !r.found.ok) {
         return Outcome::Failed;
     }
     Outcome::Passed
@@ -196,18 +195,13 @@ mod tests {
     use std::time::Duration;
 
     fn report(ok: bool, passed: u64, failed: u64, skipped: u64) -> Report {
-        Report {
-            name: "sample",
-            ok,
-            time: Duration::from_millis(1200),
-            counts: Counts { passed, failed, skipped },
-            reason: String::new(),
-        }
+        let found = Found { ok, counts: Counts { passed, failed, skipped }, output: String::new() };
+        Report { name: "sample", time: Duration::from_millis(1200), found }
     }
 
     #[test]
     fn the_closing_line_has_the_agreed_form() {
-        let counts = report(true, 7, 0, 2).counts;
+        let counts = report(true, 7, 0, 2).found.counts;
         assert_eq!(closing_line(counts), "7 passed, 0 failed, 2 skipped");
     }
 

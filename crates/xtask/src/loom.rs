@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
-use crate::step::run_counted;
+use crate::step::{Found, run_counted};
 
 /// How far to look.
 #[derive(clap::Args)]
@@ -28,18 +28,19 @@ pub struct Options {
 /// # Errors
 /// When Cargo cannot be started.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
-    let mut all_ok = true;
+    let mut sum = Found::of(Outcome::Passed);
     for (checker, what) in RUNS {
         let mut command = cargo();
         command.current_dir(&project.root).args(["test", "--no-fail-fast"]).args(what);
         command.args(UNUSED.map(|package| format!("--config=profile.dev.package.{package}.opt-level=0")));
-        let found = run_counted(under(checker, &mut command, project, options.preemptions)?)?;
+        let mut found = run_counted(under(checker, &mut command, project, options.preemptions)?)?;
         if found.counts.passed + found.counts.failed == 0 {
             eprintln!("xtask: no model ran in {}: see crates/xtask/src/loom.rs for where they stand", what.join(" "));
         }
-        all_ok &= found.ok && found.counts.passed > 0;
+        found.ok &= found.counts.passed > 0;
+        sum.add(found);
     }
-    Ok(if all_ok { Outcome::Passed } else { Outcome::Failed })
+    Ok(sum.outcome())
 }
 
 /// The checkers and the models that each runs. Other tests make no sense under a checker.

@@ -161,6 +161,6 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Ublk(options) => ublk_guest::run(&project, &options),
         Command::CephUp(options) => ceph::up(&project, &options),
         Command::CephDown(options) => ceph::down(&project, &options),
-        Command::Ceph => ceph::test(&project),
+        Command::Ceph => Ok(ceph::check(&project)?.outcome()),
     }
 }

@@ -61,11 +61,11 @@ pub fn run(project: &Project, options: &Options) -> Outcome {
         reports.push(step(tool.name(), || tool.run(project)));
     }
     println!();
-    for Report { name, ok, time, counts, .. } in &reports {
+    for Report { name, time, found: Found { ok, counts, .. } } in &reports {
         let word = if *ok { "ok" } else { "FAILED" };
         println!("{name:<18} {word:<7} {:>4} tests {:>8.1} s", counts.passed + counts.failed, time.as_secs_f64());
     }
-    if reports.iter().all(|r| r.ok) { Outcome::Passed } else { Outcome::Failed }
+    if reports.iter().all(|r| r.found.ok) { Outcome::Passed } else { Outcome::Failed }
 }
 
 impl Tool {
@@ -81,7 +81,7 @@ impl Tool {
         if let Some(missing) = self.missing() {
             return Err(format!("did not run: {missing}"));
         }
-        let mut sum = Found { ok: true, ..Found::default() };
+        let mut sum = Found::of(Outcome::Passed);
         for mut command in self.commands(project) {
             let mut found = run_counted(&mut command)?;
             found.ok &= found.counts.passed > 0;

@@ -33,6 +33,13 @@ impl AddAssign for Counts {
 }
 
 impl Counts {
+    /// Adds up the summaries in an output.
+    fn of(stdout: &str) -> Counts {
+        let mut sum = Counts::default();
+        stdout.lines().filter_map(Counts::from_summary).for_each(|counts| sum += counts);
+        sum
+    }
+
     /// Reads one line of a test program; `None` when it is no summary.
     pub fn from_summary(line: &str) -> Option<Counts> {
         let fields = line.strip_prefix("test result: ")?;
@@ -57,13 +64,23 @@ impl Counts {
 pub struct Found {
     /// Whether it succeeded.
     pub ok: bool,
-    /// The tests it ran.
+    /// The tests it ran; zeros when it is no test run.
     pub counts: Counts,
     /// The end of its output, as far as that was captured; shown again in the closing report when the check failed.
     pub output: String,
 }
 
 impl Found {
+    /// Reads what a program printed: its test summaries, and the end of both streams.
+    pub fn captured(output: &Output) -> Found {
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        Found {
+            ok: output.status.success(),
+            counts: Counts::of(&stdout),
+            output: last_lines(&stdout) + &last_lines(&stderr),
+        }
+    }
+
     /// What a check found that runs no tests.
     pub fn of(outcome: Outcome) -> Found {
         Found { ok: outcome == Outcome::Passed, ..Found::default() }
@@ -88,14 +105,10 @@ impl Found {
 pub struct Report {
     /// The check's name in the closing table.
     pub name: &'static str,
-    /// Whether it succeeded.
-    pub ok: bool,
     /// Its wall-clock time.
     pub time: Duration,
-    /// The tests it ran; zeros when it is no test run.
-    pub counts: Counts,
-    /// The error of a failed check, or the end of its output; empty when it succeeded or its output was not captured.
-    pub reason: String,
+    /// What it found; its error stands in the place of the output.
+    pub found: Found,
 }
 
 impl Report {
@@ -106,8 +119,7 @@ impl Report {
         });
         let word = if found.ok { "ok" } else { "FAILED" };
         println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
-        let reason = if found.ok { String::new() } else { found.output };
-        Report { name, ok: found.ok, time, counts: found.counts, reason }
+        Report { name, time, found }
     }
 }
 
@@ -115,7 +127,7 @@ impl Report {
 const REPEATED_LINES: usize = 60;
 
 /// Returns the end of an output, without the lines of tests that passed.
-pub fn last_lines(text: &str) -> String {
+fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with(" ... ok")).collect();
     lines[lines.len().saturating_sub(REPEATED_LINES)..].iter().map(|line| format!("{line}\n")).collect()
 }
@@ -152,15 +164,9 @@ impl BackgroundStep {
         let (output, time) = self.thread.join().expect("waiting for a child does not panic");
         println!("==> {}", self.name);
         let result = output.map_err(|e| format!("cannot be run: {e}")).map(|output| {
-            let stdout = String::from_utf8_lossy(&output.stdout);
-            let mut counts = Counts::default();
-            for line in stdout.lines() {
-                println!("{line}");
-                counts += Counts::from_summary(line).unwrap_or_default();
-            }
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            eprint!("{stderr}");
-            Found { ok: output.status.success(), counts, output: last_lines(&stdout) + &last_lines(&stderr) }
+            String::from_utf8_lossy(&output.stdout).lines().for_each(|line| println!("{line}"));
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            Found::captured(&output)
         });
         Report::of(self.name, result, time)
     }
@@ -190,18 +196,16 @@ fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<Found, Str
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot run {program}: {e}"))?;
     let stdout = child.stdout.take().ok_or("child without standard output")?;
-    let (mut counts, mut output) = (Counts::default(), String::new());
+    let mut output = String::new();
     for line in BufReader::new(stdout).split(b'\n') {
         let mut line = line.map_err(|e| format!("cannot read what {program} prints: {e}"))?;
         line.push(b'\n');
         // If the terminal is closed, the check must still finish with a verdict.
         let _ = shown.write_all(&line);
-        let line = String::from_utf8_lossy(&line);
-        counts += Counts::from_summary(line.trim_end()).unwrap_or_default();
-        output += &line;
+        output += &String::from_utf8_lossy(&line);
     }
     let status = child.wait().map_err(|e| format!("cannot wait for {program}: {e}"))?;
-    Ok(Found { ok: status.success(), counts, output: last_lines(&output) })
+    Ok(Found { ok: status.success(), counts: Counts::of(&output), output: last_lines(&output) })
 }
 
 #[cfg(test)]
@@ -239,19 +243,18 @@ mod tests {
         // Not in one line, because the check that runs this test would count it.
         command.arg("test result: %s. 2 passed; 1 failed; 0 ignored; 0 measured\\n").arg("FAILED");
         let report = BackgroundStep::start("sample", command).end();
-        assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
-        assert_eq!(report.reason, "");
+        assert_eq!((report.found.ok, report.found.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
         let mut failing = Command::new("sh");
         failing.args(["-c", "seq 100; echo test a ... ok; echo the reason >&2; exit 1"]);
-        let report = BackgroundStep::start("sample", failing).end();
-        assert!(!report.ok && report.reason.starts_with("41\n42\n") && report.reason.ends_with("100\nthe reason\n"));
-        assert!(!BackgroundStep::start("sample", Command::new("no-such-program-of-mqblk")).end().ok);
+        let found = BackgroundStep::start("sample", failing).end().found;
+        assert!(!found.ok && found.output.starts_with("41\n42\n") && found.output.ends_with("100\nthe reason\n"));
+        assert!(!BackgroundStep::start("sample", Command::new("no-such-program-of-mqblk")).end().found.ok);
     }
 
     #[test]
     fn a_check_that_cannot_start_fails_alone() {
-        let report = step("sample", || Err("no cargo".into()));
-        assert_eq!((report.ok, report.counts, report.reason.as_str()), (false, Counts::default(), "no cargo"));
+        let found = step("sample", || Err("no cargo".into())).found;
+        assert_eq!((found.ok, found.counts, found.output.as_str()), (false, Counts::default(), "no cargo"));
     }
 
     #[test]

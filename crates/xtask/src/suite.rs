@@ -13,8 +13,9 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
+use crate::outcome::Outcome;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo};
-use crate::step::{Counts, Found, last_lines, run_counted};
+use crate::step::{Counts, Found, run_counted};
 
 /// Modules with this name hold tests that take long: suites at their full size, and whole tests.
 const DEEP: &str = "deep::";
@@ -120,7 +121,7 @@ pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> R
         return Err("no test program was built".into());
     }
     let waiting: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
-    let sum = Mutex::new(Found { ok: true, ..Found::default() });
+    let sum = Mutex::new(Found::of(Outcome::Passed));
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {
@@ -150,18 +151,15 @@ fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Resu
     }
     let start = Instant::now();
     let output = command.output().map_err(|e| format!("cannot run {}: {e}", program.executable.display()))?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let mut counts = Counts::default();
-    stdout.lines().filter_map(Counts::from_summary).for_each(|more| counts += more);
-    let ok = output.status.success();
-    if counts == Counts::default() && ok && program.has_harness {
-        return Ok(Found { ok, ..Found::default() });
+    let mut found = Found::captured(&output);
+    if found.counts == Counts::default() && found.ok && program.has_harness {
+        return Ok(found);
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let word = if ok { "ok" } else { "FAILED" };
-    let shown = if ok { summary(&stdout) } else { format!("{stdout}{stderr}") };
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (word, shown) = if found.ok { ("ok", summary(&stdout)) } else { ("FAILED", format!("{stdout}{stderr}")) };
     println!("{}: {word} in {:.1} s\n{shown}", program.name, start.elapsed().as_secs_f64());
-    Ok(Found { ok, counts, output: format!("{}:\n{}{}", program.name, last_lines(&stdout), last_lines(&stderr)) })
+    found.output.insert_str(0, &format!("{}:\n", program.name));
+    Ok(found)
 }
 
 /// Returns the output of a program whose tests passed, without the line of each test.
