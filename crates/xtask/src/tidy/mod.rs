@@ -15,6 +15,7 @@
 //! | [`sentences`] | documents have sentences of at most 35 words, and headings that name a topic |
 //! | [`words`] | no persons for threads and clients, no home-made names and verbs, in comments and documents |
 //! | [`manuals`] | README, CONTRIBUTING and `.ci/run` agree with the tree |
+//! | [`profiles`] | packages for which the release profile saves building time are optimised in the dist profile |
 //!
 //! Clippy checks that each `unsafe` block has a `// SAFETY:` comment (`undocumented_unsafe_blocks` in the workspace lints), because it
 //! sees more than a text scan.
@@ -26,6 +27,7 @@ mod finding;
 mod imports;
 mod manuals;
 mod modules;
+mod profiles;
 mod prose;
 mod quoted;
 mod ratchet;
@@ -96,6 +98,7 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
         Err(finding) => findings.push(finding),
     }
     findings.extend(manuals::check(project, &texts));
+    findings.extend(texts.get("Cargo.toml").into_iter().flat_map(|text| profiles::check(text)));
     findings.extend(quoted::Known::new(&project.root, &texts, crate::subcommands()).check(&texts, &sources));
     findings.extend(sentences::check(&texts));
     findings.extend(words::check(&texts, &sources));
