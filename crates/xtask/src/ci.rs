@@ -23,7 +23,7 @@ use crate::tidy;
 pub enum Extent {
     /// Format, tidy and the tests: what a new user runs.
     Test,
-    /// The same with clippy, to be run before every commit.
+    /// The same with clippy and rustdoc, to be run before every commit.
     Fast,
     /// Everything: suites at full size, benches at smoke size, the kernel's recorded decisions, loom models, fuzzing, ublk
     /// devices, RBD images, documentation, packages and their installation, too.
@@ -39,6 +39,7 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         vec![step("format", || run_counted(&mut format(project))), step("tidy", || tidy::run(project).map(Found::of))];
     if extent == Extent::Fast {
         reports.push(step("clippy", || run_counted(&mut clippy(project))));
+        reports.push(step("documentation", || run_counted(&mut doc(project))));
     }
     let mut programs = Vec::new();
     reports.push(step("building tests", || {
