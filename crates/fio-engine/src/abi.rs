@@ -6,11 +6,11 @@
 //! fio does not touch a queued `io_u` and its buffer until the engine has returned it. Calls for a job come from the thread that the job
 //! runs on. The exception is the query of a file's size, which comes earlier.
 //!
-//! Source: fio 3.33, ioengines.h, HOWTO ("External engines").
+//! Source: fio 3.33 to 3.42, ioengines.h, HOWTO ("External engines").
 
 use crate::disks::{self, JobPlace, Size};
 use crate::job::{Io, Job, Queued};
-use crate::layout::{self, JobOptions, RawOptions, ddir, file, flags, io_u, ops, q, td};
+use crate::layout::{self, JobOptions, Layout, RawOptions, ddir, file, q};
 use blk::bio::Op;
 use host::mem::ForeignBuffers;
 use std::cell::RefCell;
@@ -32,6 +32,14 @@ struct Running {
 
 thread_local! {
     static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
+}
+
+/// The layout of the fio that loaded the engine; fio calls no function of an engine without one.
+static LAYOUT: OnceLock<&'static Layout> = OnceLock::new();
+
+#[inline]
+fn at() -> &'static Layout {
+    LAYOUT.get().expect("fio calls only the functions of a table that was made for it")
 }
 
 /// `struct ioengine_ops`. fio writes its list and handle fields.
@@ -78,34 +86,34 @@ fn version() -> Option<String> {
 fn make_table() -> Box<Ops> {
     let mut table = Box::new([0; layout::OPS_BYTES / 8]);
     let base: Raw = (&raw mut *table).cast();
-    // SAFETY: our own table, which has space for every field.
-    unsafe { set(base, ops::NAME, c"mqblk".as_ptr()) };
-    let ioops = match layout::known(version().as_deref()) {
-        Ok(known) => known.ioops,
+    let layout = match layout::known(version().as_deref()) {
+        Ok(known) => *LAYOUT.get_or_init(|| known),
         // With version 0, fio reports which version it needs and does not use this table.
         Err(why) => {
             disks::say(&why);
             return table;
         }
     };
+    let ops = &layout.ops;
     let functions: [(usize, *const ()); 12] = [
-        (ops::INIT, init as *const ()),
-        (ops::POST_INIT, post_init as *const ()),
-        (ops::QUEUE, queue as *const ()),
-        (ops::COMMIT, commit as *const ()),
-        (ops::GETEVENTS, getevents as *const ()),
-        (ops::EVENT, event as *const ()),
-        (ops::CLEANUP, cleanup as *const ()),
-        (ops::OPEN_FILE, open_file as *const ()),
-        (ops::CLOSE_FILE, close_file as *const ()),
-        (ops::INVALIDATE, invalidate as *const ()),
-        (ops::GET_FILE_SIZE, get_file_size as *const ()),
-        (ops::IO_U_INIT, io_u_init as *const ()),
+        (ops.init, init as *const ()),
+        (ops.post_init, post_init as *const ()),
+        (ops.queue, queue as *const ()),
+        (ops.commit, commit as *const ()),
+        (ops.getevents, getevents as *const ()),
+        (ops.event, event as *const ()),
+        (ops.cleanup, cleanup as *const ()),
+        (ops.open_file, open_file as *const ()),
+        (ops.close_file, close_file as *const ()),
+        (ops.invalidate, invalidate as *const ()),
+        (ops.get_file_size, get_file_size as *const ()),
+        (ops.io_u_init, io_u_init as *const ()),
     ];
     // SAFETY: as above; each function has the signature of its field.
     unsafe {
-        set(base, ops::VERSION, ioops);
-        set(base, ops::FLAGS, flags::RAWIO | flags::NODISKUTIL | flags::NO_OFFLOAD);
+        set(base, ops.name, c"mqblk".as_ptr());
+        set(base, ops.version, layout.ioops);
+        set(base, ops.flags, layout.flags.rawio | layout.flags.nodiskutil | layout.flags.no_offload);
         functions.into_iter().for_each(|(at, function)| set(base, at, function));
     }
     // Starts the clock before fio forks.
@@ -122,12 +130,12 @@ unsafe fn options(td: Raw) -> JobOptions {
     // SAFETY: fields of `thread_data` at their offsets, set before any engine is called.
     let raw = unsafe {
         RawOptions {
-            ddir: get(td, td::DDIR),
-            iodepth: get(td, td::IODEPTH),
-            iodepth_batch: get(td, td::IODEPTH_BATCH),
-            max_bs: get(td, td::MAX_BS),
-            odirect: get(td, td::ODIRECT),
-            sync_io: get(td, td::SYNC_IO),
+            ddir: get(td, at().td.ddir),
+            iodepth: get(td, at().td.iodepth),
+            iodepth_batch: get(td, at().td.iodepth_batch),
+            max_bs: get(td, at().td.max_bs),
+            odirect: get(td, at().td.odirect),
+            sync_io: get(td, at().td.sync_io),
         }
     };
     JobOptions::sensible(raw).unwrap_or_else(|| {
@@ -196,7 +204,7 @@ unsafe extern "C" fn post_init(_td: Raw) -> c_int {
     with(|r| {
         let units = std::mem::take(&mut r.io_us);
         // SAFETY: fio keeps the I/O units that it passed to `io_u_init` until the job ends, and has assigned their buffers.
-        let buf = |unit: usize| unsafe { get::<*mut u8>(std::ptr::with_exposed_provenance_mut(unit), io_u::BUF) };
+        let buf = |unit: usize| unsafe { get::<*mut u8>(std::ptr::with_exposed_provenance_mut(unit), at().io_u.buf) };
         let buffers: Vec<*mut u8> = units.into_iter().map(buf).collect();
         let (Some(first), Some(last)) = (buffers.iter().min().copied(), buffers.iter().max().copied()) else { return };
         let stride = r.max_bs as usize;
@@ -248,7 +256,7 @@ unsafe extern "C" fn invalidate(_td: Raw, f: Raw) -> c_int {
 unsafe fn io_of(unit: Raw) -> Option<Io> {
     // SAFETY: the caller's promise.
     unsafe {
-        let op = match get::<u32>(unit, io_u::DDIR) {
+        let op = match get::<u32>(unit, at().io_u.ddir) {
             ddir::READ => Op::Read,
             ddir::WRITE => Op::Write,
             ddir::TRIM => Op::Discard,
@@ -257,12 +265,12 @@ unsafe fn io_of(unit: Raw) -> Option<Io> {
         };
         Some(Io {
             id: unit.expose_provenance() as u64,
-            file: get::<Raw>(unit, io_u::FILE).addr(),
+            file: get::<Raw>(unit, at().io_u.file).addr(),
             op,
-            offset: get(unit, io_u::OFFSET),
-            len: get(unit, io_u::XFER_BUFLEN),
-            buf: get::<Raw>(unit, io_u::XFER_BUF).expose_provenance(),
-            prio: get(unit, io_u::IOPRIO),
+            offset: get(unit, at().io_u.offset),
+            len: get(unit, at().io_u.xfer_buflen),
+            buf: get::<Raw>(unit, at().io_u.xfer_buf).expose_provenance(),
+            prio: get(unit, at().io_u.ioprio),
         })
     }
 }
@@ -274,8 +282,8 @@ unsafe fn io_of(unit: Raw) -> Option<Io> {
 unsafe fn end(unit: Raw, errno: c_int) {
     // SAFETY: the caller promises a live `io_u`, and engines may set these fields.
     unsafe {
-        set::<u32>(unit, io_u::ERROR, errno as u32);
-        set::<u64>(unit, io_u::RESID, 0);
+        set::<u32>(unit, at().io_u.error, errno as u32);
+        set::<u64>(unit, at().io_u.resid, 0);
     }
 }
 

@@ -205,7 +205,7 @@ impl Job {
         };
         let prio = prio(io.prio);
         let (sector, nr_sectors) = (Sector(io.offset >> 9), (io.len >> 9) as u32);
-        Ok(Bio { op: io.op, flags, prio, sector, nr_sectors, data, user_data: io.id })
+        Ok(Bio { op: io.op, prio, user_data: io.id, ..Bio::read(sector, nr_sectors, data) }.with_flags(flags))
     }
 
     fn write_flags(&self) -> OpFlags {

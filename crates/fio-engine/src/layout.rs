@@ -5,30 +5,158 @@
 //! fields here lie before any `#ifdef` of their structure, so they do not depend on how a fio was configured. Fields of `thread_data`
 //! are only read, and are checked for consistency ([`JobOptions::sensible`]) before the engine relies on them.
 //!
-//! Source: `offsetof` in a program compiled with ioengines.h, io_u.h, file.h and thread_options.h of fio 3.33. For fio 3.39 of Debian
-//! 13, an engine that printed the arguments of its functions.
+//! Source: `offsetof` in a program compiled with ioengines.h, io_u.h, file.h and thread_options.h of each version. For fio 3.39 of
+//! Debian 13 also an engine that printed the arguments of its functions.
 
-/// A version of fio that may load this engine, and the interface version that it requires.
-pub struct FioVersion {
+/// A version of fio that may load this engine, and the layout of its structures.
+pub struct Layout {
     /// `fio_version_string`.
     pub version: &'static str,
     /// `FIO_IOOPS_VERSION`.
     pub ioops: i32,
+    pub ops: Ops,
+    pub flags: Flags,
+    pub io_u: IoU,
+    pub td: Td,
 }
 
-/// All versions known; their layouts are the same.
-pub const KNOWN: [FioVersion; 2] =
-    [FioVersion { version: "fio-3.33", ioops: 31 }, FioVersion { version: "fio-3.39", ioops: 36 }];
+/// Offsets in `struct ioengine_ops`.
+pub struct Ops {
+    pub name: usize,
+    pub version: usize,
+    pub flags: usize,
+    pub init: usize,
+    pub post_init: usize,
+    pub queue: usize,
+    pub commit: usize,
+    pub getevents: usize,
+    pub event: usize,
+    pub cleanup: usize,
+    pub open_file: usize,
+    pub close_file: usize,
+    pub invalidate: usize,
+    pub get_file_size: usize,
+    pub io_u_init: usize,
+}
 
-/// Returns the entry for a version string, or the error message that rejects it.
-pub fn known(version: Option<&str>) -> Result<&'static FioVersion, String> {
+/// Values of `enum fio_ioengine_flags`.
+pub struct Flags {
+    /// Buffers are page-aligned.
+    pub rawio: i32,
+    /// fio does not look for the kernel's disk statistics by the file's name.
+    pub nodiskutil: i32,
+    /// Only the job's own thread submits.
+    pub no_offload: i32,
+}
+
+/// Offsets in `struct io_u`.
+pub struct IoU {
+    pub file: usize,
+    pub ddir: usize,
+    pub ioprio: usize,
+    pub offset: usize,
+    pub buf: usize,
+    pub xfer_buf: usize,
+    pub xfer_buflen: usize,
+    pub resid: usize,
+    pub error: usize,
+}
+
+/// Offsets in `struct thread_data` (with its `thread_options`).
+pub struct Td {
+    pub ddir: usize,
+    pub iodepth: usize,
+    pub iodepth_batch: usize,
+    pub max_bs: usize,
+    pub odirect: usize,
+    pub sync_io: usize,
+}
+
+const V3_33: Layout = Layout {
+    version: "fio-3.33",
+    ioops: 31,
+    ops: Ops {
+        name: 16,
+        version: 24,
+        flags: 28,
+        init: 48,
+        post_init: 56,
+        queue: 72,
+        commit: 80,
+        getevents: 88,
+        event: 96,
+        cleanup: 120,
+        open_file: 128,
+        close_file: 136,
+        invalidate: 144,
+        get_file_size: 160,
+        io_u_init: 200,
+    },
+    flags: Flags { rawio: 1 << 1, nodiskutil: 1 << 4, no_offload: 1 << 15 },
+    io_u: IoU {
+        file: 32,
+        ddir: 44,
+        ioprio: 54,
+        offset: 72,
+        buf: 88,
+        xfer_buf: 104,
+        xfer_buflen: 112,
+        resid: 136,
+        error: 144,
+    },
+    td: Td { ddir: 176, iodepth: 208, iodepth_batch: 216, max_bs: 392, odirect: 508, sync_io: 544 },
+};
+
+const V3_39: Layout = Layout { version: "fio-3.39", ioops: 36, ..V3_33 };
+
+/// Without `cancel` in `ioengine_ops`, with a `numberio` of 64 bits in `io_u` and a `filetype` in the options.
+const V3_41: Layout = Layout {
+    version: "fio-3.41",
+    ioops: 39,
+    ops: Ops {
+        cleanup: 112,
+        open_file: 120,
+        close_file: 128,
+        invalidate: 136,
+        get_file_size: 152,
+        io_u_init: 192,
+        ..V3_33.ops
+    },
+    io_u: IoU {
+        ioprio: 64,
+        offset: 80,
+        buf: 96,
+        xfer_buf: 112,
+        xfer_buflen: 120,
+        resid: 144,
+        error: 152,
+        ..V3_33.io_u
+    },
+    td: Td { odirect: 512, sync_io: 548, ..V3_33.td },
+    ..V3_33
+};
+
+/// With `syncfs`, as a flag and as an option.
+const V3_42: Layout = Layout {
+    version: "fio-3.42",
+    flags: Flags { no_offload: 1 << 16, ..V3_41.flags },
+    td: Td { sync_io: 552, ..V3_41.td },
+    ..V3_41
+};
+
+/// All versions known.
+static KNOWN: [Layout; 4] = [V3_33, V3_39, V3_41, V3_42];
+
+/// Returns the layout for a version string, or the error message that rejects it.
+pub fn known(version: Option<&str>) -> Result<&'static Layout, String> {
     let names: Vec<_> = KNOWN.iter().map(|k| k.version).collect();
+    let (last, others) = names.split_last().expect("there are known versions");
     let this = version.unwrap_or("a program that reports no version");
     KNOWN.iter().find(|k| Some(k.version) == version).ok_or_else(|| {
         format!(
-            "libmqblk_fio.so supports {}, not {this}: engines depend on fio's internals; use a supported version, or \
-             run the job file with 'mqblk run'",
-            names.join(" and ")
+            "libmqblk_fio.so supports {} and {last}, not {this}: engines depend on fio's internals; use a supported \
+             version, or run the job file with 'mqblk run'",
+            others.join(", ")
         )
     })
 }
@@ -36,49 +164,7 @@ pub fn known(version: Option<&str>) -> Result<&'static FioVersion, String> {
 /// Bytes that are reserved for `struct ioengine_ops`, more than any version needs.
 pub const OPS_BYTES: usize = 1024;
 
-/// Offsets in `struct ioengine_ops`.
-pub mod ops {
-    pub const NAME: usize = 16;
-    pub const VERSION: usize = 24;
-    pub const FLAGS: usize = 28;
-    pub const INIT: usize = 48;
-    pub const POST_INIT: usize = 56;
-    pub const QUEUE: usize = 72;
-    pub const COMMIT: usize = 80;
-    pub const GETEVENTS: usize = 88;
-    pub const EVENT: usize = 96;
-    pub const CLEANUP: usize = 120;
-    pub const OPEN_FILE: usize = 128;
-    pub const CLOSE_FILE: usize = 136;
-    pub const INVALIDATE: usize = 144;
-    pub const GET_FILE_SIZE: usize = 160;
-    pub const IO_U_INIT: usize = 200;
-}
-
-/// Values of `enum fio_ioengine_flags`.
-pub mod flags {
-    /// Buffers are page-aligned.
-    pub const RAWIO: i32 = 1 << 1;
-    /// fio does not look for the kernel's disk statistics by the file's name.
-    pub const NODISKUTIL: i32 = 1 << 4;
-    /// Only the job's own thread submits.
-    pub const NO_OFFLOAD: i32 = 1 << 15;
-}
-
-/// Offsets in `struct io_u`.
-pub mod io_u {
-    pub const FILE: usize = 32;
-    pub const DDIR: usize = 44;
-    pub const IOPRIO: usize = 54;
-    pub const OFFSET: usize = 72;
-    pub const BUF: usize = 88;
-    pub const XFER_BUF: usize = 104;
-    pub const XFER_BUFLEN: usize = 112;
-    pub const RESID: usize = 136;
-    pub const ERROR: usize = 144;
-}
-
-/// Offsets in `struct fio_file`, and values of `enum fio_filetype`.
+/// Offsets in `struct fio_file`, and values of `enum fio_filetype`: the same in all versions.
 pub mod file {
     pub const FILETYPE: usize = 16;
     pub const FILE_NAME: usize = 40;
@@ -87,16 +173,6 @@ pub mod file {
     pub const TYPE_FILE: u32 = 1;
     /// A device, which has a fixed size.
     pub const TYPE_BLOCK: u32 = 2;
-}
-
-/// Offsets in `struct thread_data` (with its `thread_options`).
-pub mod td {
-    pub const DDIR: usize = 176;
-    pub const IODEPTH: usize = 208;
-    pub const IODEPTH_BATCH: usize = 216;
-    pub const MAX_BS: usize = 392;
-    pub const ODIRECT: usize = 508;
-    pub const SYNC_IO: usize = 544;
 }
 
 /// Values of `enum fio_ddir`.
@@ -158,7 +234,7 @@ impl JobOptions {
     }
 }
 
-/// The values at the offsets of [`td`].
+/// The values at the offsets of [`Td`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawOptions {
     pub ddir: u32,
@@ -178,7 +254,8 @@ mod tests {
         assert_eq!(known(Some("fio-3.33")).map(|k| k.ioops), Ok(31));
         let text = known(Some("fio-3.40")).map(|k| k.ioops).unwrap_err();
         assert!(
-            text.contains("supports fio-3.33 and fio-3.39, not fio-3.40") && text.contains("'mqblk run'"),
+            text.contains("supports fio-3.33, fio-3.39, fio-3.41 and fio-3.42, not fio-3.40")
+                && text.contains("'mqblk run'"),
             "{text}"
         );
         assert!(known(None).map(|k| k.ioops).unwrap_err().contains("reports no version"));

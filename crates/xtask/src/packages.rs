@@ -175,7 +175,11 @@ const CEPH: &[Package] = &[
 
 /// What packaging needs.
 const DIST: &[Package] = &[
-    Package { name: "mmdebstrap", stand_in: Alternative::Program("mmdebstrap"), why: "roots of Debian 11 and 12" },
+    Package {
+        name: "mmdebstrap",
+        stand_in: Alternative::Program("mmdebstrap"),
+        why: "roots of Debian 11 to 13 and sid",
+    },
     Package { name: "debhelper", stand_in: Alternative::Program("dh"), why: "makes the Debian package" },
     Package { name: "lintian", stand_in: Alternative::Program("lintian"), why: "checks it" },
     Package { name: "systemd-container", stand_in: Alternative::Program("systemd-nspawn"), why: "boots a root" },

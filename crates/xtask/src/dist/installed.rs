@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests the Debian package on a clean Debian 12 under systemd, the tarball on a Debian 11, and the program as Cargo installs it.
+//! Tests the Debian package on a clean Debian 12 under systemd, the tarball on a Debian 11, fio's engine in the fio of each Debian, and
+//! the program as Cargo installs it.
 //!
 //! Guarantees: each one is used, not only unpacked. `installed.sh` does this for the Debian package: it runs as a unit in a container of
 //! systemd-nspawn. The container writes to memory, so the next run starts from the same root.
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::archive::Packages;
+use super::fio_versions;
 use super::programs::{Programs, unpack};
 use super::release::{Release, make_directory};
 use crate::outcome::Outcome;
@@ -30,12 +32,17 @@ const LIMIT: &str = "300";
 /// A short comparison of the two modes.
 const JOB: &str = "[job]\nrw=randread\nbs=4k\niodepth=8\nruntime=1\ntime_based\n";
 
-/// Tests all three.
+/// Tests all of them.
 ///
 /// # Errors
 /// A tool is missing or fails. A defect of a package is no error but [`Outcome::Failed`].
 pub fn check(release: &Release, programs: &Programs, packages: &Packages) -> Result<Outcome, String> {
-    let checks = [under_systemd(release, packages)?, oldest(release, programs, packages), cargo_install(release)];
+    let checks = [
+        under_systemd(release, packages)?,
+        oldest(release, programs, packages),
+        fio_versions::check(release, programs),
+        cargo_install(release),
+    ];
     let failed: Vec<&String> = checks.iter().filter_map(|check| check.as_ref().err()).collect();
     for why in &failed {
         eprintln!("xtask: {why}");

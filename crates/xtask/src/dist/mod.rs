@@ -9,12 +9,14 @@
 //! - [`tree`]: every file at its place below a prefix
 //! - [`archive`]: the tarball, the Debian package, and checksums of all
 //! - [`installed`]: installs, uses and removes the package on a clean Debian under systemd
+//! - [`fio_versions`]: runs the engine in the fio of Debian 12, 13 and sid
 //!
 //! Guarantees: the same sources give the same tarball, byte for byte, provided that the compiler's output is the same. lintian reports
-//! nothing about the package above "info". Needs Debian, root and a mirror of Debian 11 and 12.
+//! nothing about the package above "info". Needs Debian, root and a mirror of Debian 11 to 13 and sid.
 
 mod archive;
 mod components;
+mod fio_versions;
 mod installed;
 mod programs;
 mod release;
@@ -31,7 +33,7 @@ pub struct Options {
     /// Cargo's profile of the programs.
     #[arg(long, default_value = "dist")]
     profile: String,
-    /// Then install the package on a clean Debian 12 under systemd, use it, and remove it.
+    /// Then install the package on a clean Debian 12 under systemd, use it, and remove it; and load the engine in the fio of each Debian.
     #[arg(long)]
     check: bool,
 }
