@@ -5,10 +5,11 @@
 //! into chains (one chain per request, in sector order); the slot returns to its submitter when the bio completes. This
 //! crate never accesses the data itself: [`DataRef`] is an address that only the driver's side can use.
 
-use crate::id::{MAX_SUBMITTERS, Sector, SubmitterId};
+use crate::id::{MAX_SUBMITTERS, SECTOR_SHIFT, SECTOR_SIZE, Sector, SubmitterId};
 use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
 use crate::status::BlkStatus;
 use crate::time::Instant;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// The operation of a bio or request.
@@ -104,6 +105,9 @@ op_flags! {
     /// For a write of zeroes: fail with [`BlkStatus::NotSupp`] if it would not be cheaper than writing the zeroes
     /// (`BLKDEV_ZERO_NOFALLBACK`).
     NOFALLBACK = 12;
+    /// The read or write begins or ends within a sector: its [`Margins`] are not part of it ([`Bio::at_bytes`]). Never merged. The
+    /// bio fails on a disk without [`Limits::takes_bytes`](crate::limits::Limits::takes_bytes).
+    BYTES = 13;
 }
 
 impl OpFlags {
@@ -236,6 +240,12 @@ impl IoPrio {
         }
     }
 
+    /// Returns class and level as one number, without the hint (`IOPRIO_PRIO_VALUE`).
+    #[inline]
+    pub const fn value(self) -> u16 {
+        (self.class() as u16) << 13 | self.level() as u16
+    }
+
     /// Returns the level inside the class, 0..=7.
     #[inline]
     pub const fn level(self) -> u8 {
@@ -300,6 +310,32 @@ impl DataRef {
     }
 }
 
+/// The bytes at both ends of a bio's sectors that are not part of the I/O, less than a sector each. Without effect unless
+/// the bio has [`OpFlags::BYTES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Margins(u32);
+
+impl Margins {
+    /// Whole sectors.
+    pub const NONE: Margins = Margins(0);
+
+    const fn new(head: u32, tail: u32) -> Margins {
+        Margins(head | tail << 16)
+    }
+
+    /// Bytes of the first sector before the I/O.
+    #[inline]
+    pub(crate) const fn head(self) -> u32 {
+        self.0 & 0xffff
+    }
+
+    /// Bytes of the last sector after the I/O.
+    #[inline]
+    pub(crate) const fn tail(self) -> u32 {
+        self.0 >> 16
+    }
+}
+
 /// One I/O, as submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Bio {
@@ -313,33 +349,63 @@ pub struct Bio {
     pub sector: Sector,
     /// Length in sectors; 0 only for [`Op::Flush`].
     pub nr_sectors: u32,
-    /// The data, `nr_sectors` x 512 contiguous bytes, for operations that carry some.
+    /// With [`OpFlags::BYTES`]: what the I/O leaves out of its sectors.
+    pub margins: Margins,
+    /// The data, `nr_sectors` x 512 contiguous bytes without the margins, for operations that carry some.
     pub data: DataRef,
     /// Returned unchanged when the bio completes.
     pub user_data: u64,
 }
 
+// The margins take no space of their own.
+const _: () = assert!(size_of::<Bio>() == 40);
+
 impl Bio {
     /// Makes a read of `nr_sectors` from `sector` into `data`.
     pub const fn read(sector: Sector, nr_sectors: u32, data: DataRef) -> Bio {
-        Bio { op: Op::Read, flags: OpFlags::NONE, prio: IoPrio(0), sector, nr_sectors, data, user_data: 0 }
+        Bio {
+            op: Op::Read,
+            flags: OpFlags::NONE,
+            prio: IoPrio(0),
+            sector,
+            nr_sectors,
+            margins: Margins::NONE,
+            data,
+            user_data: 0,
+        }
     }
 
     /// Makes a write of `nr_sectors` to `sector` from `data`.
     pub const fn write(sector: Sector, nr_sectors: u32, data: DataRef) -> Bio {
-        Bio { op: Op::Write, flags: OpFlags::NONE, prio: IoPrio(0), sector, nr_sectors, data, user_data: 0 }
+        Bio { op: Op::Write, ..Bio::read(sector, nr_sectors, data) }
     }
 
     /// Makes a flush of the volatile write cache.
     pub const fn flush() -> Bio {
-        Bio {
-            op: Op::Flush,
-            flags: OpFlags::PREFLUSH,
-            prio: IoPrio(0),
-            sector: Sector(0),
-            nr_sectors: 0,
-            data: DataRef::NONE,
-            user_data: 0,
+        Bio { op: Op::Flush, flags: OpFlags::PREFLUSH, ..Bio::read(Sector(0), 0, DataRef::NONE) }
+    }
+
+    /// Returns the bio for `bytes` bytes from byte `offset` of the disk, neither of which has to be whole sectors, with the
+    /// flag [`OpFlags::BYTES`]. `bytes` must not be 0.
+    pub const fn at_bytes(mut self, offset: u64, bytes: u32) -> Bio {
+        let end = offset + bytes as u64;
+        let (first, past) = (offset >> SECTOR_SHIFT, end.div_ceil(SECTOR_SIZE as u64));
+        self.sector = Sector(first);
+        self.nr_sectors = (past - first) as u32;
+        self.margins = Margins::new((offset - (first << SECTOR_SHIFT)) as u32, ((past << SECTOR_SHIFT) - end) as u32);
+        self.flags = self.flags.union(OpFlags::BYTES).union(OpFlags::NOMERGE);
+        self
+    }
+
+    /// Returns the bytes of the disk that the bio covers.
+    #[inline]
+    pub const fn bytes(&self) -> Range<u64> {
+        let start = self.sector.0 << SECTOR_SHIFT;
+        let end = start + ((self.nr_sectors as u64) << SECTOR_SHIFT);
+        if self.flags.contains(OpFlags::BYTES) {
+            start + self.margins.head() as u64..end - self.margins.tail() as u64
+        } else {
+            start..end
         }
     }
 
@@ -425,6 +491,8 @@ pub(crate) struct BioSlot {
     pub(crate) parent: FieldU32,
     /// For a parent: number of pieces, itself included, that have not completed; only its submitter writes it.
     pub(crate) remaining: FieldU32,
+    /// The bio's [`Margins`], without effect unless it has [`OpFlags::BYTES`].
+    margins: FieldU32,
     pub(crate) prio: FieldU16,
     pub(crate) flags: FieldU16,
     pub(crate) op: FieldU8,
@@ -449,6 +517,7 @@ impl BioSlot {
         self.next.set(BioId::NONE.bits());
         self.parent.set(own_index);
         self.remaining.set(1);
+        self.margins.set(bio.margins.0);
         self.prio.set(bio.prio.bits());
         self.flags.set(bio.flags.bits());
         self.op.set(bio.op as u8);
@@ -463,6 +532,7 @@ impl BioSlot {
         self.data.set(parent.data.get());
         self.submit_ns.set(parent.submit_ns.get());
         self.nr_sectors.set(nr_sectors);
+        self.margins.set(Margins::new(parent.margins().head(), 0).0);
         self.next.set(BioId::NONE.bits());
         self.parent.set(parent_index);
         self.prio.set(parent.prio.get());
@@ -484,8 +554,15 @@ impl BioSlot {
         self.nr_sectors.set(self.nr_sectors.get() - nr_sectors);
         if self.op().has_data() {
             let data = DataRef::from_bits(self.data.get());
-            self.data.set(data.advance(u64::from(nr_sectors) << 9).bits());
+            self.data.set(data.advance((u64::from(nr_sectors) << 9) - u64::from(self.margins().head())).bits());
         }
+        self.margins.set(Margins::new(0, self.margins().tail()).0);
+    }
+
+    /// What the I/O leaves out of its sectors.
+    #[inline]
+    pub(crate) fn margins(&self) -> Margins {
+        if self.flags().contains(OpFlags::BYTES) { Margins(self.margins.get()) } else { Margins::NONE }
     }
 
     #[inline]
@@ -518,6 +595,7 @@ impl BioSlot {
             prio: IoPrio::from_bits(self.prio.get()),
             sector: Sector(self.sector.get()),
             nr_sectors: self.nr_sectors.get(),
+            margins: Margins(self.margins.get()),
             data: DataRef::from_bits(self.data.get()),
             user_data: self.user_data.get(),
         }
@@ -605,6 +683,28 @@ mod tests {
     fn data_refs_advance_inside_their_region() {
         let d = DataRef::new(7, 4096).advance(512);
         assert_eq!((d.region(), d.offset()), (7, 4608));
+    }
+
+    #[test]
+    fn bytes_are_whole_sectors_with_margins() {
+        let at = |offset, bytes| Bio::write(Sector(0), 0, DataRef::NONE).at_bytes(offset, bytes);
+        let shown = |b: Bio| (b.sector.0, b.nr_sectors, b.margins.head(), b.margins.tail());
+        assert_eq!(shown(at(2300, 2300)), (4, 5, 252, 8));
+        assert_eq!(shown(at(513, 1)), (1, 1, 1, 510));
+        assert_eq!(shown(at(1024, 512)), (2, 1, 0, 0));
+        assert!(at(1, 1).flags.contains(OpFlags::BYTES.union(OpFlags::NOMERGE)));
+    }
+
+    #[test]
+    fn a_split_keeps_each_margin_at_its_end() {
+        let (parent, piece) = (BioSlot::default(), BioSlot::default());
+        parent.fill(&Bio::write(Sector(0), 0, DataRef::new(1, 0)).at_bytes(100, 2000), 0, Instant::ZERO);
+        piece.copy_front(&parent, 2, 0);
+        parent.drop_front(2);
+        let shown = |s: &BioSlot| (s.sector.get(), s.nr_sectors.get(), s.margins().head(), s.margins().tail());
+        assert_eq!(shown(&piece), (0, 2, 100, 0));
+        assert_eq!(shown(&parent), (2, 3, 0, 460));
+        assert_eq!(DataRef::from_bits(parent.data.get()).offset(), 1024 - 100);
     }
 
     #[test]

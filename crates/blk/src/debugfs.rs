@@ -227,9 +227,9 @@ const CMD_FLAGS: [OpFlags; 11] = [
     OpFlags::NOUNMAP,
     OpFlags::POLLED,
 ];
-/// Flags that are not shown. The kernel shows the first as a flag of the request, and the second exists only in
-/// `blkdev_issue_zeroout`.
-const NO_CMD_FLAGS: [OpFlags; 2] = [OpFlags::RESERVED, OpFlags::NOFALLBACK];
+/// Flags that are not shown. The kernel shows the first as a flag of the request, the second exists only in
+/// `blkdev_issue_zeroout`, and the kernel does not have the third.
+const NO_CMD_FLAGS: [OpFlags; 3] = [OpFlags::RESERVED, OpFlags::NOFALLBACK, OpFlags::BYTES];
 const _: () = assert!(OpFlags::are_all(&[&CMD_FLAGS, &NO_CMD_FLAGS]));
 
 fn cmd_flags(flags: OpFlags) -> String {

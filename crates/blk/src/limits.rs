@@ -3,7 +3,7 @@
 //!
 //! Source: block/blk-settings.c, include/linux/blkdev.h (Linux 6.19).
 
-use crate::id::SECTOR_SHIFT;
+use crate::id::{SECTOR_SHIFT, SECTOR_SIZE};
 
 /// Limits and features of a disk. A driver reports them once, before its first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Limits {
     pub write_cache: bool,
     /// The disk honours FUA writes itself.
     pub fua: bool,
+    /// Reads and writes may begin and end within a sector ([`OpFlags::BYTES`](crate::bio::OpFlags::BYTES)). Needs a logical block of a sector.
+    pub takes_bytes: bool,
     /// Writes fail.
     pub read_only: bool,
     /// The medium rotates. This affects the default target of write-back throttling and the advice that is given, not
@@ -63,6 +65,7 @@ impl Default for Limits {
             max_write_zeroes_sectors: 0,
             write_cache: false,
             fua: false,
+            takes_bytes: false,
             read_only: false,
             rotational: false,
         }
@@ -81,6 +84,9 @@ impl Limits {
         let lbs = self.logical_block_size;
         if !lbs.is_power_of_two() || !(512..=65536).contains(&lbs) {
             return Err(format!("logical_block_size={lbs}: must be a power of two, 512..=65536"));
+        }
+        if self.takes_bytes && lbs != SECTOR_SIZE {
+            return Err(format!("logical_block_size={lbs}: must be {SECTOR_SIZE} with takes_bytes"));
         }
         if self.physical_block_size < lbs || !self.physical_block_size.is_power_of_two() {
             let v = self.physical_block_size;
@@ -145,11 +151,13 @@ impl Limits {
                 max_write_zeroes_sectors: a.max_write_zeroes_sectors.min(b.max_write_zeroes_sectors),
                 write_cache: a.write_cache || b.write_cache,
                 fua: a.fua && b.fua,
+                // A bio that is split on the way would need the margins of its pieces.
+                takes_bytes: false,
                 read_only: a.read_only || b.read_only,
                 rotational: a.rotational || b.rotational,
             }
         };
-        let all = all.into_iter().map(|l| Limits { chunk_sectors: 0, ..*l });
+        let all = all.into_iter().map(|l| Limits { chunk_sectors: 0, takes_bytes: false, ..*l });
         all.reduce(|a, b| both(&a, &b)).unwrap_or_default()
     }
 
@@ -223,6 +231,9 @@ mod tests {
         assert!(bad.check().unwrap_err().contains("max_hw_sectors=4294967295"));
         let bad = Limits { logical_block_size: 1000, ..Limits::default() };
         assert!(bad.check().unwrap_err().contains("power of two"));
+        let bad =
+            Limits { takes_bytes: true, logical_block_size: 4096, physical_block_size: 4096, ..Limits::default() };
+        assert!(bad.check().unwrap_err().contains("with takes_bytes"));
         let blocks = Limits { logical_block_size: 4096, physical_block_size: 4096, ..Limits::default() };
         for (name, bad) in [
             ("chunk_sectors=4", Limits { chunk_sectors: 4, ..blocks }),

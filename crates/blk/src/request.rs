@@ -289,6 +289,8 @@ impl Iterator for Segments<'_> {
         }
         let bio = self.bios.bio(self.next);
         self.next = BioId::from_bits(bio.next.get());
-        Some(Segment { data: DataRef::from_bits(bio.data.get()), len_bytes: bio.nr_sectors.get() << 9 })
+        let margins = bio.margins();
+        let len_bytes = (bio.nr_sectors.get() << 9) - margins.head() - margins.tail();
+        Some(Segment { data: DataRef::from_bits(bio.data.get()), len_bytes })
     }
 }

@@ -2,11 +2,14 @@
 //! The flags of subcommands, their help, and the form (not the meaning) of their values.
 
 use crate::completion;
+use crate::job_flags::Taken;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
+use lab::report::fio_terse::VERSIONS;
 use sim::kind::Kind;
 use sim::study::Study;
 use std::path::{Path, PathBuf};
+use workload::job::command_line_time_ns;
 
 /// Headings of the help.
 const JOBS: &str = "Jobs and stack";
@@ -23,7 +26,7 @@ const STUDY: &str = "Study";
 const CASES: &str = "Cases";
 
 /// What names the jobs.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Debug)]
 pub struct JobArgs<const NEEDED: bool = true> {
     /// fio job file; - reads standard input
     #[arg(value_name = "JOB", required = NEEDED)]
@@ -47,6 +50,9 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// Progress on standard error: auto = after two seconds, if it is a terminal
     #[arg(help_heading = OUTPUT, long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
     pub eta: Eta,
+    /// Jobs and files that fio takes from its command line.
+    #[arg(skip)]
+    pub typed: Taken,
 }
 
 impl<const NEEDED: bool> JobArgs<NEEDED> {
@@ -54,14 +60,46 @@ impl<const NEEDED: bool> JobArgs<NEEDED> {
     pub fn path(&self) -> &Path {
         self.job.as_deref().unwrap_or(Path::new(""))
     }
+
+    /// Returns the job files as the user named them.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.job.iter().chain(&self.typed.more_files).map(PathBuf::as_path)
+    }
 }
 
 /// `mqblk run`.
 #[derive(Args, Debug)]
+#[command(override_usage = "mqblk run [OPTIONS] [JOB...] [--name=JOB [--OPTION=VALUE...]]...")]
 pub struct RunArgs {
     /// The jobs.
     #[command(flatten)]
-    pub job: JobArgs,
+    pub job: JobArgs<false>,
+    /// Refuse jobs that write or trim
+    #[arg(help_heading = JOBS, long)]
+    pub readonly: bool,
+    /// Check the jobs, and run nothing
+    #[arg(help_heading = JOBS, long)]
+    pub parse_only: bool,
+    /// Print the jobs as a command line, and run nothing
+    #[arg(help_heading = OUTPUT, long)]
+    pub showcmd: bool,
+    /// Print the results so far every TIME (seconds, or 500ms, 1m), in the chosen formats; SIGUSR1 prints them once
+    #[arg(help_heading = OUTPUT, long, value_name = "TIME", value_parser = status_interval)]
+    pub status_interval: Option<u64>,
+    /// Update the progress every TIME, at least 250ms [default: 500ms]
+    #[arg(help_heading = OUTPUT, long, value_name = "TIME", value_parser = eta_interval)]
+    pub eta_interval: Option<u64>,
+    /// Leave the progress on the screen every TIME, and continue in a new line
+    #[arg(help_heading = OUTPUT, long, value_name = "TIME", value_parser = eta_newline)]
+    pub eta_newline: Option<u64>,
+    /// Directory for verify states (verify_state_save, verify_state_load) and bad blocks (verify_dump) [default: the working directory]
+    #[arg(help_heading = OUTPUT, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub aux_path: Option<PathBuf>,
+    /// Accepted from fio's command lines, without effect: memory and jobs have no such limits.
+    #[arg(long, hide = true, value_name = "KIB")]
+    pub alloc_size: Option<String>,
+    #[arg(long, hide = true, value_name = "N")]
+    pub max_jobs: Option<String>,
     /// Same as --output-format=json
     #[arg(help_heading = OUTPUT, long, conflicts_with_all = ["output_format", "json_plus"])]
     pub json: bool,
@@ -71,6 +109,13 @@ pub struct RunArgs {
     /// What to print, in this order
     #[arg(help_heading = OUTPUT, long, value_enum, value_delimiter = ',', default_value = "normal", value_name = "FORMAT[,FORMAT]")]
     pub output_format: Vec<Format>,
+    /// Same as --output-format=terse
+    #[arg(help_heading = OUTPUT, long, conflicts_with_all = ["json", "json_plus", "output_format"])]
+    pub minimal: bool,
+    /// Version of the terse format
+    #[arg(help_heading = OUTPUT, long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(i64::from(*VERSIONS.start())..=i64::from(*VERSIONS.end())))]
+    pub terse_version: u32,
     /// Write the results to this file instead of standard output
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -442,6 +487,8 @@ pub enum Format {
     /// JSON with the histograms
     #[value(name = "json+")]
     JsonPlus,
+    /// fio's fields separated by ';', one line for each job or group
+    Terse,
 }
 
 /// A study by its name.
@@ -467,6 +514,24 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("must be KEY=VALUE, such as mode=sq".to_owned()),
     }
+}
+
+/// A time of fio's command line, in nanoseconds.
+fn time(text: &str, least_ms: u64) -> Result<u64, String> {
+    let ns = command_line_time_ns(text)?;
+    if ns < least_ms * 1_000_000 { Err(format!("must be at least {least_ms}ms")) } else { Ok(ns) }
+}
+
+fn status_interval(text: &str) -> Result<u64, String> {
+    time(text, 1)
+}
+
+fn eta_interval(text: &str) -> Result<u64, String> {
+    time(text, 250)
+}
+
+fn eta_newline(text: &str) -> Result<u64, String> {
+    time(text, 1)
 }
 
 /// `OPTION=VALUE` or `OPTION`.

@@ -6,6 +6,7 @@ use crate::args::{
     SetArgs, SimArgs,
 };
 use crate::calibrate::CalibrateArgs;
+use crate::job_flags;
 use crate::multipath::MultipathArgs;
 use crate::output;
 use crate::serve::args::ServeArgs;
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   mqblk run job.fio                                    run fio jobs, results as fio prints them
   mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
+  mqblk fio --name=a --rw=randread --bs=4k --size=1g   a job on the command line, as for fio
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
   mqblk compare job.fio --b mode=sq                    the unchanged job against single-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
@@ -95,7 +97,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a fio job file, report as fio does, and show where the time went
+    /// Run fio jobs, from files or from options, report as fio does, and show where the time went
+    #[command(visible_alias = "fio")]
     Run(RunArgs),
     /// Compare settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),
@@ -135,8 +138,16 @@ pub enum Command {
 impl Cli {
     /// Parses the command line; a usage error ends the program with status 2, help with 0.
     pub fn from_command_line() -> Cli {
-        let typed = Cli::full_command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-        typed.unwrap_or_else(|e| {
+        let command = Cli::full_command();
+        let (args, taken) = job_flags::take(std::env::args_os(), &command);
+        let typed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
+        let with_jobs = typed.map(|mut cli| {
+            if let Some(Command::Run(run)) = &mut cli.command {
+                run.job.typed = taken;
+            }
+            cli
+        });
+        with_jobs.unwrap_or_else(|e| {
             // A message quotes the argument at fault, which may be a target with a password.
             let text = e.to_string();
             let shown = without_secrets(&text);

@@ -64,7 +64,7 @@ enum Export {
 impl Request {
     /// Reads the job file and checks sides, plan and the name of the results file.
     pub fn resolve(args: &CompareArgs) -> Result<Request, Failure> {
-        let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?;
+        let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?.without_logs();
         let sides = sides(args, &jobs)?;
         let names: Vec<&str> = jobs.file.jobs.iter().map(|j| j.name.as_str()).collect();
         if let Some(judge) = args.judge.as_deref().filter(|judge| !names.contains(judge)) {
@@ -252,7 +252,7 @@ impl Request {
     /// Returns the files and devices that the jobs and sides use.
     fn files(&self) -> Vec<PathBuf> {
         let named = self.sides.iter().filter_map(|s| s.target.clone());
-        let own = self.jobs.file.jobs.iter().map(|j| j.file_name(0, &host::target::has_kind));
+        let own = self.jobs.file.jobs.iter().flat_map(|j| j.file_names(0, &host::target::has_kind));
         let specs = named.chain(own).filter_map(|t| TargetSpec::parse(&t).ok());
         specs.flat_map(|spec| spec.files().into_iter().map(PathBuf::from).collect::<Vec<_>>()).collect()
     }

@@ -11,11 +11,14 @@ mod calibrate;
 mod status;
 mod exit;
 mod job;
+mod job_flags;
 mod interrupt;
 mod progress;
 mod output;
 mod run;
+mod run_status;
 mod compare;
+mod trace_files;
 mod tune;
 mod report;
 mod inspect;
@@ -41,12 +44,13 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     completion::answer(Cli::full_command);
+    host::process::raise_open_files();
     let typed = Cli::from_command_line();
     let Some(command) = &typed.command else {
         return exit::end(output::print(GUIDE).map(|()| status::Status::Done));
     };
     let done = match command {
-        Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
+        Command::Run(typed) => run::main(typed),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Tune(typed) => tune::main(typed),
         Command::Report(typed) => report::main(typed),

@@ -28,12 +28,22 @@ pub struct OutputFile {
     file: File,
     /// Whether the file was created here and is still empty.
     remove: bool,
+    /// The old content is gone.
+    is_begun: bool,
 }
 
 impl Output {
     /// Opens `path`, or standard output if there is none.
     pub fn open(path: Option<&Path>) -> Result<Output, Failure> {
         path.map_or(Ok(Output::Stdout), |path| OutputFile::open("--output", path).map(Output::File))
+    }
+
+    /// Writes a part of the results behind the parts before.
+    pub fn append(&mut self, text: &str) -> Result<(), Failure> {
+        match self {
+            Output::Stdout => print(text),
+            Output::File(out) => out.append(text),
+        }
     }
 
     /// Writes all of the results.
@@ -59,13 +69,20 @@ impl OutputFile {
             }
             Err(e) => return Err(failed(e)),
         };
-        Ok(OutputFile { flag, path: path.to_owned(), file, remove })
+        Ok(OutputFile { flag, path: path.to_owned(), file, remove, is_begun: false })
     }
 
     /// Replaces the content of the file by `text`.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
-        let written = truncate(&self.file).and_then(|()| self.file.write_all(text.as_bytes()));
-        self.remove = false;
+        self.is_begun = false;
+        self.append(text)
+    }
+
+    /// Replaces the content of the file by `text`, and then by more.
+    fn append(&mut self, text: &str) -> Result<(), Failure> {
+        let begun = if self.is_begun { Ok(()) } else { truncate(&self.file) };
+        let written = begun.and_then(|()| self.file.write_all(text.as_bytes()));
+        (self.remove, self.is_begun) = (false, true);
         written.map_err(|e| Failure::new(format!("{} {}: {e}", self.flag, self.path.display())))
     }
 }

@@ -24,6 +24,9 @@ const INTERVAL_APPENDED: Duration = Duration::from_secs(1);
 pub struct Line {
     enabled: bool,
     terminal: bool,
+    interval: Duration,
+    /// How long a line may be overwritten, if not for ever, and since when it is.
+    newline: Option<(Duration, Instant)>,
     quiet: Duration,
     began: Instant,
     shown_at: Option<Instant>,
@@ -38,6 +41,8 @@ impl Line {
         Line {
             enabled: when == Eta::Always || when == Eta::Auto && terminal,
             terminal,
+            interval: if terminal { INTERVAL } else { INTERVAL_APPENDED },
+            newline: None,
             quiet: if when == Eta::Always { Duration::ZERO } else { QUIET },
             began: Instant::now(),
             shown_at: None,
@@ -45,10 +50,15 @@ impl Line {
         }
     }
 
+    /// Changes the time between two updates, and the time after which a line stays on the screen.
+    pub fn timed(self, interval: Option<Duration>, newline: Option<Duration>) -> Line {
+        let newline = newline.map(|after| (after, self.began));
+        Line { interval: interval.unwrap_or(self.interval), newline, ..self }
+    }
+
     /// Shows `text` if an update is due. Returns whether it was.
     pub fn show(&mut self, text: impl FnOnce() -> String) -> bool {
-        let interval = if self.terminal { INTERVAL } else { INTERVAL_APPENDED };
-        let due = self.shown_at.map_or(self.began.elapsed() >= self.quiet, |at| at.elapsed() >= interval);
+        let due = self.shown_at.map_or(self.began.elapsed() >= self.quiet, |at| at.elapsed() >= self.interval);
         if !self.enabled || !due {
             return false;
         }
@@ -56,6 +66,13 @@ impl Line {
         let text = text();
         let width = std::mem::replace(&mut self.width, text.chars().count());
         let mut err = std::io::stderr().lock();
+        if let Some((after, since)) = &mut self.newline
+            && self.terminal
+            && since.elapsed() >= *after
+        {
+            *since = Instant::now();
+            let _ = writeln!(err);
+        }
         // Progress that cannot be shown is no reason to stop.
         let _ = match self.terminal {
             true => write!(err, "\r{text:<width$}"),
@@ -181,7 +198,7 @@ fn letter(t: &ThreadProgress, job: &Job) -> char {
     let small = match job.rw.mode {
         RwMode::Read => 'r',
         RwMode::Write => 'w',
-        RwMode::ReadWrite => 'm',
+        RwMode::ReadWrite | RwMode::Replay { .. } => 'm',
         RwMode::Trim | RwMode::TrimWrite => 'd',
     };
     match t.state {

@@ -5,19 +5,21 @@ use crate::args::{Eta, Format, RunArgs, TraceLayout};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::live::{self, DiskChange, is_of};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::progress::{JobsLine, Line};
 use crate::replay::command;
 use crate::report::{self, ReportFiles};
+use crate::run_status::StatusTimes;
 use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use ::report::document::Document;
 use host::run::{Prepared, Progress};
-use host::target::TargetSpec;
+use host::target::{TargetSpec, has_kind};
 use lab::iostat;
 use lab::plan::Side;
+use lab::report::num::{Scale, bytes};
 use lab::report::pages::of_run::{self, RunInput};
-use lab::report::{fio_json, fio_text, oltp, stages};
+use lab::report::{fio_json, fio_terse, fio_text, oltp, stages};
 use lab::run::{Observer, Run, RunSpec};
 use lab::setup::Setup;
 use lab::simulated::Simulated;
@@ -25,26 +27,31 @@ use lab::stage::StageFacts;
 use lab::trace::{self, TraceFormat};
 use lab::world::{self, execute};
 use std::fmt::Write;
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
-use workload::job::{Dir, Job};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use workload::job::{Dir, FileShare, Job};
 use workload::schedule::Instance;
 
 /// A requested run, checked as far as possible without opening a device.
-pub struct Request {
+struct Request {
     jobs: Loaded,
     target: Option<String>,
     settings: Vec<(String, String)>,
     formats: Vec<Format>,
+    terse_version: u32,
     output: Output,
     eta: Eta,
+    eta_times: [Option<Duration>; 2],
+    status_interval: Option<Duration>,
     trace: Option<Trace>,
     force: bool,
     report: Option<ReportFiles>,
     name: String,
+    aux_path: PathBuf,
 }
 
 /// A requested trace.
@@ -54,15 +61,71 @@ struct Trace {
     events: usize,
 }
 
+/// Carries out `mqblk run`.
+pub fn main(args: &RunArgs) -> Outcome {
+    let jobs = job::load(&args.job, &[])?;
+    let changes = |j: &Job| j.rw.has(Dir::Write) || j.rw.has(Dir::Trim);
+    if let Some(job) = jobs.file.jobs.iter().find(|j| args.readonly && changes(j)) {
+        let text =
+            format!("--readonly: job '{}' has rw={}; use a mode that only reads, or remove the flag", job.name, job.rw);
+        return Err(Failure::new(text));
+    }
+    if args.readonly {
+        nothing_to_lay_out(&jobs.file.jobs, args.job.target.as_deref())?;
+    }
+    if args.showcmd {
+        let lines: String = jobs.commands(&args.job).iter().map(|c| format!("mqblk fio {}\n", c.words())).collect();
+        output::print(&lines)?;
+        return Ok(Status::Done);
+    }
+    if args.parse_only {
+        return Ok(Status::Done);
+    }
+    Request::resolve(args, jobs)?.execute()
+}
+
+/// Fails if a run would make or extend a file.
+fn nothing_to_lay_out(jobs: &[Job], target: Option<&str>) -> Result<(), Failure> {
+    let is_there = |name: &str, size: u64| match TargetSpec::parse(name) {
+        Ok(TargetSpec::File(path)) => fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() >= size),
+        _ => true,
+    };
+    for (job, instance) in jobs.iter().flat_map(|job| (0..job.numjobs).map(move |n| (job, n))) {
+        let sizes: Vec<(String, u64)> = match target {
+            Some(target) => vec![(target.to_owned(), job.size.map_or(0, |size| size.of(0)))],
+            None => {
+                // A random size is at least the lowest one.
+                let low = job.filesize_range.map_or(0, |(low, _)| low);
+                let shares = job.file_shares(0, 1, |_| low);
+                let size = |share: FileShare| share.filesize_bytes.unwrap_or(share.size.map_or(0, |size| size.of(0)));
+                job.file_names(instance, &has_kind).into_iter().zip(shares.into_iter().map(size)).collect()
+            }
+        };
+        if let Some((name, _)) = sizes.iter().find(|(name, size)| !is_there(name, *size)) {
+            let place = job.place();
+            let text = format!(
+                "--readonly: '{name}' ({place}) is missing or shorter than size; make it first, or remove the flag"
+            );
+            return Err(Failure::new(text));
+        }
+    }
+    Ok(())
+}
+
 impl Request {
-    /// Reads the job file and checks settings, target and output.
-    pub fn resolve(args: &RunArgs) -> Result<Request, Failure> {
-        let jobs = job::load(&args.job, &[])?;
+    /// Checks settings, target and output.
+    fn resolve(args: &RunArgs, jobs: Loaded) -> Result<Request, Failure> {
         let target = args.job.target.as_deref();
-        world::of(&jobs.file, target).check(target, &args.job.settings)?;
+        let world = world::of(&jobs.file, target);
+        world.check(target, &args.job.settings)?;
+        if args.status_interval.is_some() && world.machine(&jobs.file, target).is_some() {
+            let text = "--status-interval: a simulated run has no results before its end; leave it out";
+            return Err(Failure::new(text));
+        }
         let formats = match (args.json, args.json_plus) {
             (true, _) => vec![Format::Json],
             (_, true) => vec![Format::JsonPlus],
+            _ if args.minimal => vec![Format::Terse],
             _ => args.output_format.clone(),
         };
         Ok(Request {
@@ -70,17 +133,21 @@ impl Request {
             target: args.job.target.clone(),
             settings: args.job.settings.clone(),
             formats,
+            terse_version: args.terse_version,
             output: Output::open(args.output.as_deref())?,
             eta: args.job.eta,
+            eta_times: [args.eta_interval, args.eta_newline].map(|ns| ns.map(Duration::from_nanos)),
+            status_interval: args.status_interval.map(Duration::from_nanos),
             trace: trace_of(args)?,
             force: args.job.force,
             report: report::asked(args.report.as_ref(), &[args.output.as_deref(), Some(args.job.path())])?,
-            name: args.job.path().display().to_string(),
+            aux_path: args.aux_path.clone().unwrap_or_default(),
+            name: args.job.paths().next().map_or("command line".into(), |path| path.display().to_string()),
         })
     }
 
     /// Runs and reports.
-    pub fn execute(mut self) -> Outcome {
+    fn execute(mut self) -> Outcome {
         host::clock::start();
         let stop = interrupt::stop_flag()?;
         let spec = RunSpec {
@@ -92,17 +159,33 @@ impl Request {
             trace_events: self.trace.as_ref().map_or(0, |t| t.events),
             force: self.force,
             slices: self.report.is_some(),
+            files: Some(&self.aux_path),
         };
         let started_unix_ms = unix_ms();
-        let mut screen = Screen::new(&self.jobs.file.jobs, self.eta, Arc::clone(&stop));
+        let [interval, newline] = self.eta_times;
+        let reports = Reports { formats: &self.formats, terse_version: self.terse_version, is_first: true };
+        let mut screen = Screen {
+            live: None,
+            jobs: &self.jobs.file.jobs,
+            line: Line::new(self.eta).timed(interval, newline),
+            render: None,
+            stop: Arc::clone(&stop),
+            status: StatusTimes::start(self.status_interval)?,
+            reports,
+            output: &mut self.output,
+            failed: None,
+        };
         let run = execute(&spec, &mut screen)?;
-        let changes = screen.changes();
+        let (changes, mut reports) = (screen.changes(), screen.reports);
+        if let Some(failure) = screen.failed.take() {
+            return Err(failure);
+        }
         drop(screen);
         for warning in &run.warnings {
             eprintln!("warning: {warning}");
         }
-        let text = report(&run, &changes, &self.formats);
-        self.output.write(&text)?;
+        let text = reports.text(&run, &changes, true);
+        self.output.append(&text)?;
         if let Some(trace) = &self.trace {
             write_trace(&run, trace)?;
         }
@@ -139,10 +222,15 @@ fn write_trace(run: &Run<'_>, trace: &Trace) -> Result<(), Failure> {
 
 /// Reports problems on standard error. Returns the status of the run.
 fn conclude(run: &Run<'_>) -> Status {
-    for (job, e) in run.verify_errors() {
-        eprintln!("mqblk: job '{job}': {e}");
+    for (place, e) in run.verify_errors() {
+        eprintln!("mqblk: {place}: {e}");
     }
-    let errors = run.errors();
+    let mut ended = 0;
+    for (job, why) in run.ended_by() {
+        eprintln!("mqblk: job '{job}': {why}");
+        ended += 1;
+    }
+    let errors = run.errors().saturating_sub(ended);
     if errors > 0 {
         let bad = run.verify_error_count();
         let what = match bad {
@@ -156,7 +244,7 @@ fn conclude(run: &Run<'_>) -> Status {
         eprintln!("mqblk: interrupted; results cover the time until then");
         return Status::Interrupted;
     }
-    if errors > 0 { Status::Found } else { Status::Done }
+    if errors + ended > 0 { Status::Found } else { Status::Done }
 }
 
 fn unix_ms() -> u64 {
@@ -181,6 +269,7 @@ fn page_of(run: &Run<'_>, changes: &[DiskChange], name: &str, job: &str, started
         job,
         started_unix_ms,
         warnings: &warnings,
+        job_slices: &run.job_slices(),
         stopped: run.outcome.stopped,
         fio: serde_json::from_str(&fio).unwrap_or_default(),
     })
@@ -200,24 +289,39 @@ fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
     }
 }
 
-/// Returns the report in all requested formats.
-fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
-    let fio = run.fio_report(unix_ms());
-    let key = key(run, changes);
-    let mut out = String::new();
-    for format in formats {
-        match format {
-            Format::Normal => {
-                out.push_str(&job_lines(&run.file.jobs));
-                out.push_str(&fio_text::report(&fio));
-                out.push_str(&oltp::text(&key.oltp));
-                out.push_str(&inside(run, changes));
+/// Makes the reports of a run: the final one, and those before.
+#[derive(Clone, Copy)]
+struct Reports<'a> {
+    formats: &'a [Format],
+    terse_version: u32,
+    /// No report was made yet.
+    is_first: bool,
+}
+
+impl Reports<'_> {
+    /// Returns the report in all requested formats. Only the final text shows the insides of the block layer.
+    fn text(&mut self, run: &Run<'_>, changes: &[DiskChange], is_final: bool) -> String {
+        let fio = run.fio_report(unix_ms());
+        let key = key(run, changes);
+        let mut out = String::new();
+        for format in self.formats {
+            match format {
+                Format::Normal => {
+                    out.push_str(&if self.is_first { job_lines(&run.file.jobs) } else { "\n".to_owned() });
+                    out.push_str(&fio_text::report(&fio));
+                    out.push_str(&oltp::text(&key.oltp));
+                    if is_final {
+                        out.push_str(&inside(run, changes));
+                    }
+                }
+                Format::Json => out.push_str(&fio_json::render(&fio, false, Some(&key))),
+                Format::JsonPlus => out.push_str(&fio_json::render(&fio, true, Some(&key))),
+                Format::Terse => out.push_str(&fio_terse::render(&fio, self.terse_version)),
             }
-            Format::Json => out.push_str(&fio_json::render(&fio, false, Some(&key))),
-            Format::JsonPlus => out.push_str(&fio_json::render(&fio, true, Some(&key))),
         }
+        self.is_first = false;
+        out
     }
-    out
 }
 
 /// The lines that fio prints at its start.
@@ -229,14 +333,15 @@ fn job_lines(jobs: &[Job]) -> String {
         let sizes = Dir::ALL.map(|d| {
             let sizes = &job.block_sizes[d];
             let letter = d.name()[..1].to_ascii_uppercase();
-            format!("({letter}) {}B-{}B", sizes.min_bytes(), sizes.max_bytes())
+            let short = |n: u64| bytes(n, Scale::Binary);
+            format!("({letter}) {}-{}", short(sizes.min_bytes()), short(sizes.max_bytes()))
         });
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
             "{}: (g={group}): rw={}, bs={}, ioengine={}, iodepth={}",
             job.name,
-            rw_name(job),
+            job.rw,
             sizes.join(", "),
             job.ioengine.name(),
             job.iodepth
@@ -247,25 +352,17 @@ fn job_lines(jobs: &[Job]) -> String {
     }
     let threads = instances.len();
     let plural = if threads == 1 { "" } else { "s" };
-    let _ = writeln!(out, "mqblk-{}\nStarting {threads} thread{plural}\n", env!("CARGO_PKG_VERSION"));
-    out
-}
-
-/// fio's name of a `rw` value.
-fn rw_name(job: &Job) -> &'static str {
-    use workload::job::RwMode;
-    match (job.rw.mode, job.rw.random) {
-        (RwMode::Read, false) => "read",
-        (RwMode::Write, false) => "write",
-        (RwMode::Trim, false) => "trim",
-        (RwMode::ReadWrite, false) => "rw",
-        (RwMode::TrimWrite, false) => "trimwrite",
-        (RwMode::Read, true) => "randread",
-        (RwMode::Write, true) => "randwrite",
-        (RwMode::Trim, true) => "randtrim",
-        (RwMode::ReadWrite, true) => "randrw",
-        (RwMode::TrimWrite, true) => "randtrimwrite",
+    let _ = writeln!(out, "mqblk-{}\nStarting {threads} thread{plural}", env!("CARGO_PKG_VERSION"));
+    for job in instances.iter().map(|i| &jobs[i.job]) {
+        let name = &job.name;
+        for (mode, command) in [("prerun", &job.commands.prerun), ("postrun", &job.commands.postrun)] {
+            if command.is_some() {
+                let _ = writeln!(out, "{name} : Saving output of {mode} in {name}.{mode}.txt");
+            }
+        }
     }
+    out.push('\n');
+    out
 }
 
 /// Returns the figures that fio does not have: one block per disk, and the costs of the run.
@@ -316,21 +413,21 @@ fn settings(run: &Run<'_>) -> Vec<String> {
     all
 }
 
-/// Shows progress, answers `inspect --live` and `set`, and watches for Ctrl-C while files are made.
-pub struct Screen<'a> {
+/// Shows progress and results so far, answers `inspect --live` and `set`, and watches for Ctrl-C while files are made.
+struct Screen<'a> {
     live: Option<live::Server>,
     jobs: &'a [Job],
     line: Line,
     render: Option<JobsLine<'a>>,
     stop: Arc<AtomicBool>,
+    status: StatusTimes,
+    reports: Reports<'a>,
+    output: &'a mut Output,
+    /// The first failure to write results so far.
+    failed: Option<Failure>,
 }
 
-impl<'a> Screen<'a> {
-    /// Makes a screen that shows nothing yet.
-    pub fn new(jobs: &'a [Job], when: Eta, stop: Arc<AtomicBool>) -> Screen<'a> {
-        Screen { live: None, jobs, line: Line::new(when), render: None, stop }
-    }
-
+impl Screen<'_> {
     /// What `mqblk set` has changed so far.
     fn changes(&self) -> Vec<DiskChange> {
         self.live.as_ref().map(live::Server::changes).unwrap_or_default()
@@ -346,6 +443,21 @@ impl Observer for Screen<'_> {
     fn prepared(&mut self, run: &Prepared) {
         self.live = live::Server::start(run);
         self.render = Some(JobsLine::new(self.jobs, run.instances()));
+        self.status.restart();
+    }
+
+    fn wants_status(&mut self) -> bool {
+        self.status.is_due()
+    }
+
+    fn status(&mut self, so_far: &Run<'_>) {
+        self.line.clear();
+        let changes = self.changes();
+        let text = self.reports.text(so_far, &changes, false);
+        if let Err(failure) = self.output.append(&text) {
+            self.stop.store(true, Ordering::Relaxed);
+            self.failed.get_or_insert(failure);
+        }
     }
 
     fn simulated(&mut self, _: &Simulated, instances: &[Instance]) {

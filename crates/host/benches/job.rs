@@ -23,6 +23,7 @@ fn iops(job: &str, settings: &[(&str, &str)], trace: usize) -> f64 {
         stop: Arc::new(AtomicBool::new(false)),
         entropy: 1,
         force: false,
+        aux_dir: std::path::Path::new(""),
     };
     let mut prepared = prepare(&jobs, plan).expect("null target");
     prepared.trace(trace);

@@ -53,6 +53,14 @@ pub fn now() -> Instant {
     Instant::from_ns(CALIBRATION.origin_ns.load(Ordering::Relaxed) + ns)
 }
 
+/// Reads another clock, by its number for `clock_gettime`; nanoseconds. `None`: there is no such clock.
+pub fn read_ns(clock_id: i32) -> Option<u64> {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a live, writable timespec; the call rejects numbers that name no clock.
+    let is_read = unsafe { libc::clock_gettime(clock_id, &raw mut ts) } == 0;
+    is_read.then_some(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
+}
+
 /// The time now by `clock_gettime`, whatever [`start`] found.
 #[inline]
 fn now_by_clock_gettime() -> Instant {

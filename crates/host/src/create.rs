@@ -5,8 +5,8 @@
 //! interrupted, a file that was created here is removed, and one that was extended has its old size again. Refused before anything is
 //! written: directories, special files, block devices that are too small, and a size for which the file system has no room.
 //!
-//! Layouts. `Allocate` reserves blocks (fallocate), so writes find their space. The file system answers reads of blocks that were never
-//! written without asking the device. `WriteOut` writes all blocks, as fio lays out the files of a read job, so that reads reach the
+//! Layouts. `ALLOCATE` reserves blocks (fallocate), so writes find their space. The file system answers reads of blocks that were never
+//! written without asking the device. `WRITE_OUT` writes all blocks, as fio lays out the files of a read job, so that reads reach the
 //! device.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,13 +19,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// What the blocks of a new file, or of the new part of a file, are.
+/// What a new file, or the new part of a file, is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// Reserved, not written.
-    Allocate,
+pub struct Layout {
+    /// How its space is reserved.
+    pub space: Space,
     /// Written with data that does not compress, so that reads reach the device.
-    WriteOut,
+    pub is_written: bool,
+    /// On stable media before it is used.
+    pub is_synced: bool,
+}
+
+/// How the space of a file is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Not at all: a hole.
+    None,
+    /// With the file's size, where the file system can.
+    Allocated,
+    /// Before the file has its size (FALLOC_FL_KEEP_SIZE).
+    AllocatedFirst,
+}
+
+impl Layout {
+    /// Reserved, not written.
+    pub const ALLOCATE: Layout = Layout { space: Space::Allocated, is_written: false, is_synced: true };
+    /// Reserved and written.
+    pub const WRITE_OUT: Layout = Layout { is_written: true, ..Layout::ALLOCATE };
 }
 
 /// What was done.
@@ -65,7 +85,7 @@ pub fn create(
     let Some(meta) = existing else {
         return create_new(path, size_bytes, layout, progress);
     };
-    check_existing(path, &meta, size_bytes)?;
+    check_existing(path, &meta)?;
     if !meta.is_file() || meta.len() >= size_bytes {
         return Ok(Created::Existing);
     }
@@ -103,7 +123,7 @@ fn create_new(
     filled.map(|()| Created::New)
 }
 
-fn check_existing(path: &Path, meta: &fs::Metadata, size_bytes: u64) -> Result<()> {
+fn check_existing(path: &Path, meta: &fs::Metadata) -> Result<()> {
     let kind = meta.file_type();
     let refuse = |why: &str| {
         let ctx = format!("'{}' is {why}: a target must be a regular file or a block device", path.display());
@@ -112,23 +132,10 @@ fn check_existing(path: &Path, meta: &fs::Metadata, size_bytes: u64) -> Result<(
     if kind.is_dir() {
         return refuse("a directory");
     }
-    if kind.is_block_device() {
-        let size = device_size(path)?;
-        if size < size_bytes {
-            let path = path.display();
-            let ctx = format!("device '{path}' has {size} bytes, {size_bytes} are needed: use a smaller size=");
-            return Err(Error::new(ErrorKind::NoSpace, ctx));
-        }
-    } else if !kind.is_file() {
+    if !kind.is_block_device() && !kind.is_file() {
         return refuse("a special file");
     }
     Ok(())
-}
-
-fn device_size(path: &Path) -> Result<u64> {
-    use std::io::Seek;
-    let at_end = File::open(path).and_then(|mut device| device.seek(io::SeekFrom::End(0)));
-    at_end.map_err(|e| Error::os(e, format!("cannot read the size of device '{}'", path.display())))
 }
 
 /// Refuses a file system that has not `need` bytes left for us.
@@ -175,9 +182,9 @@ fn fill(
     let mut at = from;
     while at < to {
         let step = STEP_BYTES.min(to - at);
-        allocate(file, at, step).map_err(|e| failed(e, "extend"))?;
-        if layout == Layout::WriteOut {
-            write_out(file, at, step).map_err(|e| failed(e, "fill"))?;
+        allocate(file, at, step, layout.space).map_err(|e| failed(e, "extend"))?;
+        if layout.is_written {
+            write_out(file, at, step, layout.is_synced).map_err(|e| failed(e, "fill"))?;
         }
         at += step;
         if progress(at - from, to - from).is_break() {
@@ -185,19 +192,26 @@ fn fill(
             return Err(Error::new(ErrorKind::Interrupted, ctx));
         }
     }
-    file.sync_all().map_err(|e| failed(e, "sync"))?;
+    if layout.is_synced {
+        file.sync_all().map_err(|e| failed(e, "sync"))?;
+    }
     // SAFETY: plain numbers on an open file. A job that bypasses the page cache does not need the file's pages there.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     Ok(())
 }
 
 /// Reserves blocks. Where the file system cannot, the file is extended with a hole.
-fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+fn allocate(file: &File, offset: u64, len: u64, space: Space) -> io::Result<()> {
+    let mode = match space {
+        Space::None => return file.set_len(offset + len),
+        Space::Allocated => 0,
+        Space::AllocatedFirst => libc::FALLOC_FL_KEEP_SIZE,
+    };
     loop {
         // SAFETY: plain numbers on an open file.
-        let ret = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
+        let ret = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) };
         if ret == 0 {
-            return Ok(());
+            return if mode == 0 { Ok(()) } else { file.set_len(offset + len) };
         }
         let e = io::Error::last_os_error();
         match e.raw_os_error() {
@@ -208,7 +222,7 @@ fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
+fn write_out(file: &File, offset: u64, len: u64, is_synced: bool) -> io::Result<()> {
     let mut chunk = vec![0u8; CHUNK_BYTES];
     let mut done = 0;
     while done < len {
@@ -218,7 +232,7 @@ fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
         done += n as u64;
     }
     // Flush the pages to the device after each step, so that the reported progress is real.
-    file.sync_data()
+    if is_synced { file.sync_data() } else { Ok(()) }
 }
 
 /// Bytes that look random and depend on their place only.
@@ -239,6 +253,14 @@ pub fn drop_cached_pages(path: &Path) -> Result<()> {
     // SAFETY: the descriptor is open for the call; the advice changes no memory of this process. A file system that does
     // not take it keeps its pages, which the kernel documents as allowed.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(())
+}
+
+/// Reads the first `bytes` of a file through the page cache, which keeps what it has room for (fio's `pre_read`).
+pub fn fill_page_cache(path: &Path, bytes: u64) -> Result<()> {
+    let failed = |e: io::Error| Error::os(e, format!("cannot read '{}' into the page cache", path.display()));
+    let file = File::open(path).map_err(failed)?;
+    io::copy(&mut io::Read::take(file, bytes), &mut io::sink()).map_err(failed)?;
     Ok(())
 }
 
@@ -295,7 +317,7 @@ mod tests {
         let path = dir.0.join("f");
         let mut seen = Vec::new();
         let size = STEP_BYTES + 5000;
-        let created = create(&path, size, Layout::WriteOut, &mut |done, all| {
+        let created = create(&path, size, Layout::WRITE_OUT, &mut |done, all| {
             seen.push((done, all));
             ControlFlow::Continue(())
         });
@@ -304,8 +326,22 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, size);
         assert!(bytes.chunks(4096).all(|c| c.iter().any(|b| *b != 0)) && !has_holes(&path).unwrap());
-        assert_eq!(create(&path, 5, Layout::WriteOut, &mut go_on).unwrap(), Created::Existing);
+        assert_eq!(create(&path, 5, Layout::WRITE_OUT, &mut go_on).unwrap(), Created::Existing);
         assert_eq!(fs::metadata(&path).unwrap().len(), size, "a larger file is left alone");
+    }
+
+    #[test]
+    fn a_layout_says_where_the_space_comes_from() {
+        let dir = TempDir::new("space");
+        for (name, space, holes) in
+            [("none", Space::None, true), ("keep", Space::AllocatedFirst, false), ("native", Space::Allocated, false)]
+        {
+            let path = dir.0.join(name);
+            let layout = Layout { space, is_written: false, is_synced: false };
+            assert_eq!(create(&path, (1 << 20) + 700, layout, &mut go_on).unwrap(), Created::New);
+            assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + 700, "{name}");
+            assert_eq!(has_holes(&path).unwrap(), holes, "{name}");
+        }
     }
 
     #[test]
@@ -313,7 +349,7 @@ mod tests {
         let dir = TempDir::new("extend");
         let path = dir.0.join("f");
         fs::write(&path, [7; 5000]).unwrap();
-        let created = create(&path, 3 << 20, Layout::Allocate, &mut go_on).unwrap();
+        let created = create(&path, 3 << 20, Layout::ALLOCATE, &mut go_on).unwrap();
         assert_eq!(created, Created::Extended { from_bytes: 5000 });
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 3 << 20);
@@ -326,7 +362,7 @@ mod tests {
         let (new, old) = (dir.0.join("new"), dir.0.join("old"));
         fs::write(&old, [7; 5000]).unwrap();
         for path in [&new, &old] {
-            let e = create(path, 2 * STEP_BYTES, Layout::Allocate, &mut |_, _| ControlFlow::Break(())).unwrap_err();
+            let e = create(path, 2 * STEP_BYTES, Layout::ALLOCATE, &mut |_, _| ControlFlow::Break(())).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Interrupted);
         }
         assert!(!new.exists());
@@ -337,7 +373,7 @@ mod tests {
     fn what_cannot_be_is_refused_before_anything_is_written() {
         let dir = TempDir::new("refuse");
         let path = dir.0.join("f");
-        let refused = |path: &Path, size| create(path, size, Layout::Allocate, &mut go_on).unwrap_err();
+        let refused = |path: &Path, size| create(path, size, Layout::ALLOCATE, &mut go_on).unwrap_err();
         let e = refused(&path, 1 << 60);
         assert!(e.kind() == ErrorKind::NoSpace && e.to_string().contains("1152921504606846976 bytes"), "{e}");
         assert_eq!(refused(&dir.0, 4096).kind(), ErrorKind::Denied);

@@ -73,7 +73,11 @@ impl Error {
             Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSYS | libc::EAGAIN) => ErrorKind::Resource,
             _ => ErrorKind::Io,
         };
-        Error { kind, ctx: ctx.into(), source: Some(source) }
+        let mut ctx = ctx.into();
+        if source.raw_os_error() == Some(libc::EMFILE) {
+            ctx += " (raise the limit of open files: LimitNOFILE=, ulimit -n)";
+        }
+        Error { kind, ctx, source: Some(source) }
     }
 
     /// The failure of the system call made last on this thread.

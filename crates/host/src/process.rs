@@ -85,6 +85,14 @@ pub fn allowed_cpus() -> Vec<u32> {
     if cpus.is_empty() { (0..u32::from(nr_cpus())).collect() } else { cpus }
 }
 
+/// Raises the limit of open files to what the process may have. The usual limit of 1024 is for programs that use select(2), and many
+/// jobs on many CPUs need more. Best effort: with less, what cannot be opened fails with its own message.
+pub fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Bytes of a memory page of this machine.
 pub fn page_bytes() -> u64 {
     // SAFETY: no pointers; a name the system does not know gives -1.

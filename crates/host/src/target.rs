@@ -50,6 +50,11 @@ macro_rules! targets {
         /// How targets that have a driver are written, as lines of `--help`.
         pub const DRIVER_HELP: &[&str] = &[$(<$target>::HELP),*];
 
+        /// Whether a name without `:` is a target and no file.
+        pub fn is_word(name: &str) -> bool {
+            $((<$target>::is_kind(name) && <$target>::IS_WORD))||*
+        }
+
         /// Whether a name begins with a kind of target and `:`; of those that are URLs, with its `://`.
         pub fn has_kind(name: &str) -> bool {
             name.split_once(':').is_some_and(|(kind, rest)| {
@@ -216,10 +221,15 @@ impl TargetSpec {
                 "the target has {size} bytes, the job needs {need}: give the target size={need} or the job a smaller size"
             )));
         }
-        self.open_driver(needs, regions).map_err(|e| match self {
+        self.open_driver(needs, regions).map_err(|e| self.may_be_a_kind(e))
+    }
+
+    /// The name of a file that does not exist may have been meant as a kind.
+    fn may_be_a_kind(&self, e: Error) -> Error {
+        match self {
             TargetSpec::File(path) if e.kind() == ErrorKind::NotFound => no_such_file(e, &path.to_string_lossy()),
             _ => e,
-        })
+        }
     }
 
     /// As [`TargetSpec::open`], for a part of its file or block device, which with `any_size` may end within a sector
@@ -233,7 +243,7 @@ impl TargetSpec {
     ) -> Result<OpenTarget> {
         match self {
             TargetSpec::File(path) if any_size || !part.is_whole() => {
-                file::open_part(path, part, any_size, needs, regions)
+                file::open_part(path, part, any_size, needs, regions).map_err(|e| self.may_be_a_kind(e))
             }
             _ => self.open(needs, regions),
         }

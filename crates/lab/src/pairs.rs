@@ -137,6 +137,7 @@ impl CompareSpec<'_> {
             trace_events: 0,
             force: self.force,
             slices: self.slices,
+            files: None,
         };
         let run = execute(&spec, observer).map_err(|e| self.failed(step.side, e))?;
         let behind = world::of(self.file, spec.target).behind(self.file, spec.target);

@@ -88,7 +88,7 @@ pub fn cpus_of(target: Option<&str>) -> Option<u32> {
 
 /// Returns the world of a target; without a target, the world of the first job's file.
 pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
-    let own = || file.jobs.first().map(|j| j.file_name(0, &has_kind)).unwrap_or_default();
+    let own = || file.jobs.first().map(|j| j.file_name(0, 0, &has_kind)).unwrap_or_default();
     let text = target.map_or_else(own, str::to_owned);
     match text.split_once(':') {
         Some(("kernel", _)) => &KernelDevices,

@@ -12,6 +12,7 @@
 
 use crate::job::{BufferFill, Job, Pattern};
 use crate::rng::{FioRng, Purpose, Seeds};
+use crate::shaped::Shaped;
 use blk::time::Instant;
 
 /// 2^64 divided by the golden ratio, odd.
@@ -77,19 +78,29 @@ pub struct Buffers {
     fill: BufferFill,
     each: EachWrite,
     rng: FioRng,
+    seeds: Seeds,
+    /// `dedupe_percentage` and `buffer_compress_percentage`.
+    shaped: Option<Box<Shaped>>,
 }
 
 impl Buffers {
     /// Makes the buffers of `job`.
-    pub fn new(job: &Job, seeds: Seeds) -> Buffers {
+    pub fn new(job: &Job, seeds: Seeds, shaped: Option<Box<Shaped>>) -> Buffers {
         let with_offset = matches!(&job.buffer_fill, BufferFill::Pattern(p) if !p.offset_at.is_empty());
         let each = match &job.buffer_fill {
+            _ if shaped.is_some() => {
+                if job.refill_buffers {
+                    EachWrite::Refill
+                } else {
+                    EachWrite::Nothing
+                }
+            }
             _ if with_offset => EachWrite::Refill,
             BufferFill::Random if job.refill_buffers => EachWrite::Refill,
             BufferFill::Random if job.scramble_buffers => EachWrite::Scramble,
             _ => EachWrite::Nothing,
         };
-        Buffers { fill: job.buffer_fill.clone(), each, rng: FioRng::new(seeds.of(Purpose::Buffer), false) }
+        Buffers { fill: job.buffer_fill.clone(), each, rng: seeds.rng(Purpose::Buffer), seeds, shaped }
     }
 
     /// Whether [`Buffers::fill_write`] has to be called for each write.
@@ -102,7 +113,17 @@ impl Buffers {
         self.refill(buf, 0);
     }
 
+    /// A pass begins that repeats the random numbers of the first one, and so the data.
+    pub fn reseed(&mut self) {
+        self.rng = self.seeds.rng(Purpose::Buffer);
+        self.shaped.iter_mut().for_each(|shaped| shaped.reseed());
+    }
+
     fn refill(&mut self, buf: &mut [u8], offset: u64) {
+        if let Some(shaped) = &mut self.shaped {
+            let pattern = if let BufferFill::Pattern(p) = &self.fill { Some(p) } else { None };
+            return shaped.fill(&mut self.rng, buf, pattern);
+        }
         match &self.fill {
             BufferFill::Random => {
                 let seed = self.rng.block_seed();
@@ -137,12 +158,12 @@ fn scramble(buf: &mut [u8], offset: u64, now: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::FIO_RANDSEED;
+    use crate::rng::Seeding;
 
     fn buffers(set: impl FnOnce(&mut Job)) -> Buffers {
         let mut job = Job::new("a");
         set(&mut job);
-        Buffers::new(&job, Seeds::new(FIO_RANDSEED, None, 1))
+        Buffers::new(&job, Seeds::new(Seeding::Repeat, false, false, 1), None)
     }
 
     #[test]

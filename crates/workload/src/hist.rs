@@ -85,6 +85,14 @@ impl Histogram {
         }
     }
 
+    /// Counts each value once.
+    pub fn record_all(&mut self, ns: &[u32]) {
+        for &ns in ns {
+            // No value of 32 bits is in the last bucket, whose maximum would have to be kept.
+            self.counts[Self::bucket_of(u64::from(ns))] += 1;
+        }
+    }
+
     /// Adds all counts of `other`.
     pub fn merge(&mut self, other: &Histogram) {
         for (a, b) in self.counts.iter_mut().zip(&other.counts) {
@@ -194,6 +202,25 @@ impl Running {
         self.sum_sq += u128::from(x) * u128::from(x);
     }
 
+    /// Adds each sample.
+    pub fn record_all(&mut self, samples: &[u32]) {
+        // Squares are summed in two halves, so that the loop works on several samples at once.
+        let (mut min, mut max, mut sum, mut low, mut high) = (u32::MAX, 0, 0, 0, 0);
+        for &x in samples {
+            min = x.min(min);
+            max = x.max(max);
+            sum += u64::from(x);
+            let square = u64::from(x) * u64::from(x);
+            low += square & u64::from(u32::MAX);
+            high += square >> 32;
+        }
+        self.n += samples.len() as u64;
+        self.min = self.min.min(if samples.is_empty() { u64::MAX } else { u64::from(min) });
+        self.max = self.max.max(u64::from(max));
+        self.sum += u128::from(sum);
+        self.sum_sq += u128::from(low) + (u128::from(high) << 32);
+    }
+
     /// Adds `times` samples of the same value.
     #[inline]
     pub fn record_n(&mut self, x: u64, times: u64) {
@@ -286,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn values_recorded_together_are_those_recorded_singly() {
+        let (mut together, mut singly) = (Histogram::new(), Histogram::new());
+        let values: Vec<u32> = (0..32).flat_map(|bit| [(1 << bit) - 1, 1 << bit, u32::MAX - bit]).collect();
+        together.record_all(&values);
+        values.iter().for_each(|&ns| singly.record(u64::from(ns)));
+        assert_eq!(together, singly);
+    }
+
+    #[test]
     fn percentiles_follow_fio_s_rule() {
         let mut h = Histogram::new();
         (1..=100).for_each(|v| h.record(v));
@@ -309,6 +345,12 @@ mod tests {
         assert_eq!(a, all);
         assert_eq!(all.mean(), 3_000_000_005.0);
         assert!((all.stdev() - (40.0f64 / 3.0).sqrt()).abs() < 1e-9, "{}", all.stdev());
+        let samples = [7, u32::MAX, 0, u32::MAX - 1, 1 << 20];
+        let (mut together, mut singly) = (Running::new(), Running::new());
+        together.record_all(&[]);
+        together.record_all(&samples);
+        samples.iter().for_each(|&x| singly.record(u64::from(x)));
+        assert_eq!(together, singly);
         let mut n = Running::new();
         n.record_n(7, 3);
         n.record_n(9, 0);

@@ -15,10 +15,16 @@
 //! | `offsets`, `sizes`, `rate` | offset, length and due time of the next I/O |
 //! | `buffer`, [`verify`] | the data of a write, and the check of a read |
 //! | [`stats`], [`hist`], [`slices`] | what was measured |
+//! | [`logs`] | fio's logs |
+//! | [`replay`] | traces that a job replays |
 //! | [`error`] | why a job does not fit its target |
 
 pub mod job;
 pub mod schedule;
+pub mod flow;
+mod shaped;
+pub mod steady;
+pub mod together;
 pub mod engine;
 pub mod oltp;
 pub mod load;
@@ -31,6 +37,8 @@ pub mod verify;
 pub mod stats;
 pub mod hist;
 pub mod slices;
+pub mod logs;
+pub mod replay;
 pub mod error;
 
 // From text to jobs.

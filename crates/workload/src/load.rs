@@ -5,10 +5,15 @@
 //! volume's slots first. Needs from callers: those of [`crate::engine`]. Does not do: I/O, time.
 
 use crate::engine::{Completed, IoReq, JobThread, Next, StopReason};
+use crate::flow::FlowShare;
+use crate::job::Job;
+use crate::logs::LogChunk;
 use crate::stats::JobStats;
 use crate::verify::VerifyError;
+use crate::verify::state::VerifyState;
 use blk::status::BlkStatus;
 use blk::time::Instant;
+use std::sync::Arc;
 
 /// The slots and buffers that a load needs for one of its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +70,20 @@ pub trait Load {
         self.complete_one(slot, status, now)
     }
 
+    /// As [`JobThread::exchanges`]; false for a load without this way.
+    fn exchanges(&self, _now: Instant) -> bool {
+        false
+    }
+
+    /// As [`JobThread::exchanged`].
+    fn exchanged(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        self.submitted(now);
+        self.complete_one(slot, status, now)
+    }
+
+    /// As [`JobThread::settle`].
+    fn settle(&mut self) {}
+
     /// As [`JobThread::verify`].
     ///
     /// # Errors
@@ -83,8 +102,32 @@ pub trait Load {
     /// As [`JobThread::keep_slices`]; a load without slices ignores it.
     fn keep_slices(&mut self) {}
 
+    /// As [`JobThread::keep_logs`]; a load without logs ignores it.
+    fn keep_logs(&mut self) {}
+
+    /// As [`JobThread::take_log`]; `None` for a load without logs.
+    fn take_log(&mut self, _all: bool) -> Option<LogChunk> {
+        None
+    }
+
+    /// As [`JobThread::join_flow`]; a load without a flow ignores it.
+    fn join_flow(&mut self, _job: &Job, _share: Arc<FlowShare>) {}
+
+    /// As [`JobThread::verify_state`]; `None` for a load that verifies nothing.
+    fn verify_state(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// As [`JobThread::load_verify_state`]; a load that verifies nothing ignores it.
+    fn load_verify_state(&mut self, _state: VerifyState) {}
+
     /// As [`JobThread::stats`].
     fn stats(&self) -> &JobStats;
+
+    /// As [`JobThread::stats_at`].
+    fn stats_at(&mut self, _now: Instant) -> JobStats {
+        self.stats().clone()
+    }
 
     /// As [`JobThread::stats_mut`].
     fn stats_mut(&mut self) -> &mut JobStats;
@@ -143,6 +186,20 @@ impl Load for JobThread {
         JobThread::ended_at_once(self, slot, status, now)
     }
 
+    #[inline(always)] // The loop of a job thread, for each I/O.
+    fn exchanges(&self, now: Instant) -> bool {
+        JobThread::exchanges(self, now)
+    }
+
+    #[inline]
+    fn exchanged(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        JobThread::exchanged(self, slot, status, now)
+    }
+
+    fn settle(&mut self) {
+        JobThread::settle(self);
+    }
+
     fn verify(&mut self, slot: u32, buf: &[u8]) -> Result<(), VerifyError> {
         JobThread::verify(self, slot, buf)
     }
@@ -164,8 +221,32 @@ impl Load for JobThread {
         JobThread::keep_slices(self);
     }
 
+    fn keep_logs(&mut self) {
+        JobThread::keep_logs(self);
+    }
+
+    fn take_log(&mut self, all: bool) -> Option<LogChunk> {
+        JobThread::take_log(self, all)
+    }
+
+    fn join_flow(&mut self, job: &Job, share: Arc<FlowShare>) {
+        JobThread::join_flow(self, job, share);
+    }
+
+    fn verify_state(&self) -> Option<Vec<u8>> {
+        JobThread::verify_state(self)
+    }
+
+    fn load_verify_state(&mut self, state: VerifyState) {
+        JobThread::load_verify_state(self, state);
+    }
+
     fn stats(&self) -> &JobStats {
         JobThread::stats(self)
+    }
+
+    fn stats_at(&mut self, now: Instant) -> JobStats {
+        JobThread::stats_at(self, now)
     }
 
     fn stats_mut(&mut self) -> &mut JobStats {

@@ -135,7 +135,7 @@ fn poisson(dir: Dir) -> Purpose {
 mod tests {
     use super::*;
     use crate::job::{PerDir, Rw, RwMode};
-    use crate::rng::FIO_RANDSEED;
+    use crate::rng::Seeding;
 
     fn job(set: impl FnOnce(&mut Job)) -> Job {
         let mut job = Job::new("a");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn seeds() -> Seeds {
-        Seeds::new(FIO_RANDSEED, None, 1)
+        Seeds::new(Seeding::Repeat, false, false, 1)
     }
 
     #[test]

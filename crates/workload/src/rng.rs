@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random numbers as fio draws them: the same generators, the same seeds for the same purposes.
 //!
-//! Guarantees: with the same `randseed`, `randrepeat` and thread number a job draws the numbers that fio 3.33 draws. So the
-//! offsets, sizes and verify seeds of a job are fio's (`tests/it/fio_parity.rs` checks them against fio itself). Not for
-//! cryptography. There are two differences. fio 3.33 ignores a `randseed` for offsets while `randrepeat` is on, against its own
-//! manual; here a `randseed` other than the default changes the offsets as well. Where a job without a random map has more than
-//! 2^32 blocks, fio stays with 32 bits and never reaches some of them; here the wide generator takes over.
+//! Guarantees: with the same `randseed`, `randrepeat`, `allrandrepeat`, `random_generator` and thread number a job draws the
+//! numbers that fio 3.33 draws. So the offsets, sizes and verify seeds of a job are fio's (`tests/it/fio_parity.rs` and
+//! `fio_random.rs` check them against fio itself). Not for cryptography. One difference: where a job without a random map has
+//! more than 2^32 blocks, fio stays with 32 bits and never reaches some of them; here the wide generator takes over.
 //!
 //! Sources: P. L'Ecuyer, "Maximally Equidistributed Combined Tausworthe Generators", Math. of Computation 65 (1996), and
 //! "Tables of Maximally Equidistributed Combined LFSR Generators", Math. of Computation 68 (1999); fio HOWTO 3.33.
 
 /// fio's default `randseed`.
 pub const FIO_RANDSEED: u64 = 0x89;
-/// fio's seed of the offset generator if the sequence repeats. It is multiplied by the thread number.
-const FIO_OFFSET_SEED: u64 = 0xb189_9bed;
+/// fio's seed of what repeats whatever `randseed` is. It is multiplied by the thread number.
+const FIO_REPEAT_SEED: u64 = 0xb189_9bed;
 const SEED_STEP: u64 = 0x9e37_0001;
 const TWO_POW_32: f64 = 4_294_967_296.0;
 const TWO_POW_64: f64 = TWO_POW_32 * TWO_POW_32;
@@ -121,6 +120,20 @@ impl FioRng {
         if wide { FioRng::Wide(Taus258::new(seed)) } else { FioRng::Narrow(Taus88::new(seed as u32)) }
     }
 
+    /// The state as fio's verify states hold it: 0 or 1 for 64 bits, then the words.
+    pub(crate) fn to_bytes(&self) -> [u8; 56] {
+        let mut bytes = [0; 56];
+        let (kind, words) = bytes.split_at_mut(8);
+        match self {
+            FioRng::Narrow(r) => words.chunks_mut(4).zip(r.s).for_each(|(at, w)| at.copy_from_slice(&w.to_le_bytes())),
+            FioRng::Wide(r) => {
+                kind[0] = 1;
+                words.chunks_mut(8).zip(r.s).for_each(|(at, w)| at.copy_from_slice(&w.to_le_bytes()));
+            }
+        }
+        bytes
+    }
+
     /// Returns a uniform number in `0..n`; 0 when `n` is 0. fio computes it in floating point. Up to 2^21 that product is
     /// exact, and a multiply and shift gives the same result; above, its rounding matters.
     #[inline(always)] // Once per I/O of a random job.
@@ -175,14 +188,22 @@ pub enum Purpose {
     Verify = 3,
     /// Read or write in a mixed job.
     Mix = 4,
+    /// Which of several files is next.
+    NextFile = 5,
     /// Random offsets.
     Offset = 6,
+    /// Sizes of files.
+    FileSize = 7,
+    /// Which verified blocks are trimmed.
+    Trim = 8,
     /// Buffer contents.
     Buffer = 9,
     /// Random or sequential, for `percentage_random`.
     SequentialOrRandom = 10,
     /// `startdelay` given as a range.
     StartDelay = 13,
+    /// Whether a write repeats earlier data.
+    Dedupe = 14,
     /// Poisson gaps of reads.
     PoissonRead = 15,
     /// Zone of a zoned distribution.
@@ -191,6 +212,21 @@ pub enum Purpose {
     PoissonWrite = 17,
     /// Poisson gaps of trims.
     PoissonTrim = 18,
+    /// Priorities of single I/Os (`cmdprio_*`).
+    Prio = 19,
+    /// Which data of a working set a write repeats.
+    WorkingSet = 20,
+}
+
+/// Where the seeds of a job come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seeding {
+    /// `randrepeat=1` without a `randseed`: fio's default seeds.
+    Repeat,
+    /// `randseed=`.
+    Given(u64),
+    /// `randrepeat=0` without a `randseed`: a random number from the host.
+    Entropy(u64),
 }
 
 /// Seeds of all sequences of one job thread.
@@ -198,36 +234,85 @@ pub enum Purpose {
 pub struct Seeds {
     base: u64,
     thread: u64,
-    offset: u64,
+    repeat: bool,
+    all_repeat: bool,
+    wide: bool,
 }
 
 impl Seeds {
     /// Seeds for thread number `thread` (1-based, counted over all instances of all jobs of a file, as in fio).
-    ///
-    /// `entropy` is `None` when the sequence repeats from run to run (`randrepeat=1`). Otherwise it is a random number from
-    /// the host, which replaces `randseed`.
-    pub fn new(randseed: u64, entropy: Option<u64>, thread: u32) -> Seeds {
-        let mut base = entropy.unwrap_or(randseed);
+    /// `all_repeat` is `allrandrepeat`: seeds that depend on nothing but the thread. `wide` is `random_generator=tausworthe64`.
+    pub fn new(seeding: Seeding, all_repeat: bool, wide: bool, thread: u32) -> Seeds {
+        let mut base = match seeding {
+            _ if all_repeat => 0,
+            Seeding::Repeat => FIO_RANDSEED,
+            Seeding::Given(seed) | Seeding::Entropy(seed) => seed,
+        };
         (0..4).for_each(|_| base = base.wrapping_mul(SEED_STEP));
-        let mut seeds = Seeds { base, thread: u64::from(thread), offset: 0 };
-        let own = entropy.is_some() || randseed != FIO_RANDSEED;
-        seeds.offset = if own { seeds.slot(Purpose::Offset as u64) } else { FIO_OFFSET_SEED * u64::from(thread) };
-        seeds
+        Seeds { base, thread: u64::from(thread), repeat: seeding == Seeding::Repeat, all_repeat, wide }
     }
 
-    fn slot(&self, slot: u64) -> u64 {
-        let mut seed = self.base;
-        (0..slot).for_each(|_| seed = seed.wrapping_mul(SEED_STEP));
-        seed.wrapping_mul(self.thread).wrapping_add(slot)
+    /// The seeds of another thread with the same options.
+    pub fn of_thread(&self, thread: u32) -> Seeds {
+        Seeds { thread: u64::from(thread), ..*self }
     }
 
     /// The seed for one purpose.
     pub fn of(&self, purpose: Purpose) -> u64 {
+        let slot = purpose as u64;
         match purpose {
-            Purpose::Offset => self.offset,
-            other => self.slot(other as u64),
+            Purpose::Offset if self.repeat => FIO_REPEAT_SEED * self.thread,
+            _ if self.all_repeat => FIO_REPEAT_SEED * self.thread + slot,
+            _ => {
+                let mut seed = self.base;
+                (0..slot).for_each(|_| seed = seed.wrapping_mul(SEED_STEP));
+                seed.wrapping_mul(self.thread).wrapping_add(slot)
+            }
         }
     }
+
+    /// The generator for a purpose that fio draws with `random_generator`.
+    pub fn rng(&self, purpose: Purpose) -> FioRng {
+        FioRng::new(self.of(purpose), self.wide)
+    }
+
+    /// The seed of a skewed distribution over the file `file`. With fio's default seeds it depends on the name.
+    pub fn of_file(&self, file: &str) -> u32 {
+        if !self.repeat {
+            return self.of(Purpose::Offset) as u32;
+        }
+        jenkins(file.as_bytes()).wrapping_mul(self.thread as u32)
+    }
+}
+
+/// Bob Jenkins' hash of a short key ("lookup3", 2006), read byte by byte.
+fn jenkins(key: &[u8]) -> u32 {
+    let start = 0x61c8_8647u32.wrapping_add(key.len() as u32);
+    let mut state = [start; 3];
+    let mut rest = key;
+    while rest.len() > 12 {
+        // fio adds single bytes here, not words.
+        for (word, at) in state.iter_mut().zip([0, 4, 8]) {
+            *word = word.wrapping_add(u32::from(rest[at]));
+        }
+        for (n, turn) in [4, 6, 8, 16, 19, 4].into_iter().enumerate() {
+            let (a, b, c) = (n % 3, (n + 1) % 3, (n + 2) % 3);
+            state[a] = state[a].wrapping_sub(state[c]) ^ state[c].rotate_left(turn);
+            state[c] = state[c].wrapping_add(state[b]);
+        }
+        rest = &rest[12..];
+    }
+    if rest.is_empty() {
+        return state[2];
+    }
+    for (n, &byte) in rest.iter().enumerate() {
+        state[n / 4] = state[n / 4].wrapping_add(u32::from(byte) << (8 * (n % 4)));
+    }
+    for (n, turn) in [14, 11, 25, 16, 4, 14, 24].into_iter().enumerate() {
+        let (into, from) = ((n + 2) % 3, (n + 1) % 3);
+        state[into] = (state[into] ^ state[from]).wrapping_sub(state[from].rotate_left(turn));
+    }
+    state[2]
 }
 
 #[cfg(test)]
@@ -237,22 +322,22 @@ mod tests {
     #[test]
     fn offsets_and_verify_seeds_are_those_of_fio_3_33() {
         // Printed by fio 3.33: --debug=random of a default randread job, and the rand_seed of its first verify headers.
-        let seeds = Seeds::new(FIO_RANDSEED, None, 1);
+        let seeds = Seeds::new(Seeding::Repeat, false, false, 1);
         let mut r = Taus88::new(seeds.of(Purpose::Offset) as u32);
         let drawn: Vec<u32> = (0..4).map(|_| r.next_u32()).collect();
         assert_eq!(drawn, [259_043_585, 3_179_521_932, 3_621_444_214, 2_018_697_059]);
-        let mut v = FioRng::new(seeds.of(Purpose::Verify), false);
+        let mut v = seeds.rng(Purpose::Verify);
         assert_eq!([v.block_seed(), v.block_seed()], [0x00a4_cc01_c509_543c, 0x88bb_0a8c_f6db_562e]);
     }
 
     #[test]
     fn threads_purposes_and_seeds_draw_different_numbers() {
         let first = |s: Seeds, p| Taus88::new(s.of(p) as u32).next_u32();
-        let base = Seeds::new(FIO_RANDSEED, None, 1);
+        let base = Seeds::new(Seeding::Repeat, false, false, 1);
         let others = [
-            first(Seeds::new(FIO_RANDSEED, None, 2), Purpose::Offset),
-            first(Seeds::new(5, None, 1), Purpose::Offset),
-            first(Seeds::new(FIO_RANDSEED, Some(5), 1), Purpose::Offset),
+            first(Seeds::new(Seeding::Repeat, false, false, 2), Purpose::Offset),
+            first(Seeds::new(Seeding::Given(5), false, false, 1), Purpose::Offset),
+            first(Seeds::new(Seeding::Given(5), true, false, 1), Purpose::Offset),
             first(base, Purpose::Mix),
         ];
         assert!(others.iter().all(|&n| n != first(base, Purpose::Offset)), "{others:?}");

@@ -7,7 +7,7 @@
 //! stonewall group, the group's start).
 
 use crate::job::Job;
-use crate::rng::{Purpose, Seeds, Taus88};
+use crate::rng::{Purpose, Taus88};
 use blk::time::{Duration, Instant};
 
 /// One thread to run.
@@ -67,7 +67,7 @@ pub fn plan(jobs: &[Job], entropy: u64) -> Result<Vec<Instance>, WaitForError> {
 
 fn delay(job: &Job, number: u32, entropy: u64) -> Duration {
     let (min, max) = (job.startdelay_min_ns, job.startdelay_max_ns.max(job.startdelay_min_ns));
-    let seeds = Seeds::new(job.randseed, (!job.randrepeat).then_some(entropy), number);
+    let seeds = job.seeds(entropy, number);
     let part = if max > min { Taus88::new(seeds.of(Purpose::StartDelay) as u32).unit() } else { 0.0 };
     Duration::from_ns(min + ((max - min) as f64 * part) as u64)
 }
@@ -142,12 +142,22 @@ impl Schedule {
         self.states.iter().all(|s| *s == JobState::Ended)
     }
 
-    /// Cancels the remaining starts (the run is interrupted). Instances that have not started count as ended, and are returned.
-    pub fn cancel(&mut self) -> Vec<usize> {
-        let waiting = |s: &JobState| matches!(s, JobState::Blocked | JobState::Ready(_));
-        let cancelled: Vec<usize> = (0..self.states.len()).filter(|&i| waiting(&self.states[i])).collect();
+    /// Whether instance `index` has started and not ended.
+    pub fn is_running(&self, index: usize) -> bool {
+        self.states[index] == JobState::Running
+    }
+
+    /// Cancels the start of those of `indices` that have not started. They count as ended, and are returned.
+    pub fn cancel_those(&mut self, indices: &[usize]) -> Vec<usize> {
+        let waits = |i: &usize| matches!(self.states[*i], JobState::Blocked | JobState::Ready(_));
+        let cancelled: Vec<usize> = indices.iter().copied().filter(waits).collect();
         cancelled.iter().for_each(|&i| self.states[i] = JobState::Ended);
         cancelled
+    }
+
+    /// Cancels the remaining starts (the run is interrupted). Instances that have not started count as ended, and are returned.
+    pub fn cancel(&mut self) -> Vec<usize> {
+        self.cancel_those(&Vec::from_iter(0..self.states.len()))
     }
 }
 

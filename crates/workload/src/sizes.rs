@@ -11,8 +11,9 @@ use crate::job::{BlockSizes, Dir, Job, RwMode};
 use crate::rng::{FioRng, Purpose, Seeds};
 use crate::stats::DIRS;
 
-/// Maximum number of draws before a size is taken from the remaining room instead. Only a split whose sizes almost never fit reaches this.
-const MAX_DRAWS: u32 = 1_000;
+/// Maximum number of draws before a size is taken from the remaining room instead. Only sizes that almost never fit reach
+/// this; fio draws on.
+const MAX_DRAWS: u32 = 100_000;
 
 #[derive(Clone, Debug)]
 enum Rule {
@@ -30,7 +31,8 @@ pub struct Sizes {
     unaligned: bool,
     rule: Rule,
     rng: FioRng,
-    seed: u64,
+    /// The generator before the first draw.
+    first: FioRng,
 }
 
 impl Sizes {
@@ -52,14 +54,14 @@ impl Sizes {
             _ if sizes.min_bytes() == sizes.max_bytes() => Rule::Fixed,
             _ => Rule::Range,
         };
-        let seed = seeds.of(purpose(job, dir));
+        let rng = seeds.rng(purpose(job, dir));
         Sizes {
             min: sizes.min_bytes(),
             max: sizes.max_bytes(),
             unaligned: job.bs_unaligned,
             rule,
-            rng: FioRng::new(seed, false),
-            seed,
+            first: rng.clone(),
+            rng,
         }
     }
 
@@ -75,7 +77,7 @@ impl Sizes {
 
     /// Restarts the sequence of sizes.
     pub fn reseed(&mut self) {
-        self.rng = FioRng::new(self.seed, false);
+        self.rng = self.first.clone();
     }
 
     /// Returns the next size when `room` bytes are left in the region; `None` when not even the smallest fits.
@@ -129,13 +131,13 @@ fn purpose(job: &Job, dir: Dir) -> Purpose {
 mod tests {
     use super::*;
     use crate::job::SizeWeight;
-    use crate::rng::FIO_RANDSEED;
+    use crate::rng::Seeding;
 
     fn sizes(block_sizes: BlockSizes, unaligned: bool) -> Sizes {
         let mut job = Job::new("a");
         job.block_sizes.read = block_sizes;
         job.bs_unaligned = unaligned;
-        Sizes::new(&job, Dir::Read, Seeds::new(FIO_RANDSEED, None, 1))
+        Sizes::new(&job, Dir::Read, Seeds::new(Seeding::Repeat, false, false, 1))
     }
 
     fn split(entries: &[(u64, u32)]) -> BlockSizes {
@@ -186,7 +188,7 @@ mod tests {
         job.block_sizes.read = range.clone();
         job.block_sizes.write = range;
         let draw = |job: &Job, dir| {
-            let mut s = Sizes::new(job, dir, Seeds::new(FIO_RANDSEED, None, 1));
+            let mut s = Sizes::new(job, dir, Seeds::new(Seeding::Repeat, false, false, 1));
             (0..8).map(|_| s.next(u64::MAX).unwrap()).collect::<Vec<_>>()
         };
         assert_ne!(draw(&job, Dir::Read), draw(&job, Dir::Write));

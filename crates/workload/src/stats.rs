@@ -6,7 +6,7 @@
 //!   `lat_percentiles`).
 //! - `intended` is ours: for jobs with a rate, the time from the moment the rate wanted the I/O to its completion. It
 //!   shows the waiting that clat omits when a slow device holds back the submitter.
-//! - bandwidth and IOPS samples are taken over intervals of [`RATE_INTERVAL`].
+//! - bandwidth and IOPS samples are taken over intervals of `bwavgtime` and `iopsavgtime`.
 //!
 //! [`JobStats::merge`] gives the values that fio's `group_reporting` prints: counts and histograms add up, run times take
 //! the longest, and rate samples add up as for jobs running at the same time. [`crate::engine`] fills all fields except
@@ -14,13 +14,19 @@
 
 use crate::hist::{BUCKETS, Histogram, Running};
 pub use crate::job::Dir;
+use crate::job::RATE_INTERVAL_MS;
 pub use crate::oltp::stats::TxStats;
 use crate::slices::TimeSlices;
-use blk::bio::Op;
+use blk::bio::{IoPrio, Op};
 use blk::time::Duration;
 
-/// Length of one bandwidth and IOPS sample (fio's `bwavgtime` and `iopsavgtime` default).
-pub const RATE_INTERVAL: Duration = Duration::from_ms(500);
+/// Length of one bandwidth and IOPS sample, unless `bwavgtime` or `iopsavgtime` gives another.
+pub const RATE_INTERVAL: Duration = Duration::from_ms(RATE_INTERVAL_MS);
+
+/// Rate per second of `count` in `ns`; 0 in no time.
+pub(crate) fn per_second(count: u64, ns: u64) -> u64 {
+    (u128::from(count) * 1_000_000_000).checked_div(ns.into()).unwrap_or(0) as u64
+}
 
 /// Number of directions: the length of tables indexed by `dir as usize`.
 pub const DIRS: usize = Dir::ALL.len();
@@ -70,6 +76,14 @@ impl LatencyStats {
         self.run.record(ns);
         if let Some(hist) = &mut self.hist {
             hist.record(ns);
+        }
+    }
+
+    /// Records each latency.
+    pub fn record_all(&mut self, ns: &[u32]) {
+        self.run.record_all(ns);
+        if let Some(hist) = &mut self.hist {
+            hist.record_all(ns);
         }
     }
 
@@ -143,6 +157,15 @@ impl RateSamples {
     }
 }
 
+/// Latencies of the I/Os of one priority.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PrioStats {
+    /// The priority.
+    pub prio: IoPrio,
+    /// Completion latencies; total latencies with `lat_percentiles`.
+    pub lat: LatencyStats,
+}
+
 /// What was measured in one direction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirStats {
@@ -170,6 +193,8 @@ pub struct DirStats {
     pub bw_kib: RateSamples,
     /// IOPS samples.
     pub iops: RateSamples,
+    /// Per priority, the job's own first; empty unless `cmdprio_*` apply to the direction.
+    pub prios: Vec<PrioStats>,
 }
 
 impl DirStats {
@@ -186,18 +211,24 @@ impl DirStats {
         self.intended.merge(&other.intended);
         self.bw_kib.merge_parallel(&other.bw_kib);
         self.iops.merge_parallel(&other.iops);
+        for theirs in &other.prios {
+            match self.prios.iter_mut().find(|p| p.prio == theirs.prio) {
+                Some(ours) => ours.lat.merge(&theirs.lat),
+                None => self.prios.push(theirs.clone()),
+            }
+        }
     }
 
     fn reset(&mut self) {
-        for l in [&mut self.slat, &mut self.clat, &mut self.lat, &mut self.intended] {
-            l.reset();
-        }
+        let own = [&mut self.slat, &mut self.clat, &mut self.lat, &mut self.intended];
+        own.into_iter().chain(self.prios.iter_mut().map(|p| &mut p.lat)).for_each(LatencyStats::reset);
         let take = |l: &mut LatencyStats| std::mem::take(l);
         *self = DirStats {
             slat: take(&mut self.slat),
             clat: take(&mut self.clat),
             lat: take(&mut self.lat),
             intended: take(&mut self.intended),
+            prios: std::mem::take(&mut self.prios),
             ..DirStats::default()
         };
     }
@@ -337,6 +368,72 @@ pub(crate) const fn batch_class(n: u32) -> usize {
     }
 }
 
+/// Why a job ended with an error although no I/O failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndedBy {
+    /// `rate_min`.
+    #[error("rate_min={want}: got {got} bytes/s; lower it, or raise rate_cycle")]
+    RateMin {
+        /// Bytes per second that the job asks for.
+        want: u64,
+        /// Those of the last `rate_cycle`.
+        got: u64,
+    },
+    /// `rate_iops_min`.
+    #[error("rate_iops_min={want}: got {got} I/Os per second; lower it, or raise rate_cycle")]
+    RateIopsMin {
+        /// I/Os per second that the job asks for.
+        want: u64,
+        /// Those of the last `rate_cycle`.
+        got: u64,
+    },
+    /// `max_latency`.
+    #[error("max_latency={max_ns}ns: the {dir} at {offset} took {latency_ns} ns; raise it to continue after such I/O")]
+    MaxLatency {
+        /// Direction of the I/O.
+        dir: Dir,
+        /// Its offset.
+        offset: u64,
+        /// How long it took, from its creation.
+        latency_ns: u64,
+        /// The limit.
+        max_ns: u64,
+    },
+    /// `latency_target` with a percentile of 100.
+    #[error(
+        "latency_target={target_ns}ns: the {dir} at {offset} took {latency_ns} ns alone; raise it, or lower latency_percentile"
+    )]
+    LatencyTarget {
+        /// Direction of the I/O.
+        dir: Dir,
+        /// Its offset.
+        offset: u64,
+        /// How long it took, from its creation.
+        latency_ns: u64,
+        /// The target.
+        target_ns: u64,
+    },
+    /// `exec_prerun` failed, so the job did not run.
+    #[error("exec_prerun={command}: ended with {status}; the job did not run")]
+    Prerun {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: String,
+    },
+}
+
+impl EndedBy {
+    /// The job's error; 0 for one that did not run, as in fio.
+    pub fn errno(&self) -> i32 {
+        match self {
+            EndedBy::RateMin { .. } | EndedBy::RateIopsMin { .. } => 5,
+            EndedBy::MaxLatency { .. } | EndedBy::LatencyTarget { .. } => 110,
+            EndedBy::Prerun { .. } => 0,
+        }
+    }
+}
+
 /// Everything measured by one job thread, or by a group of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobStats {
@@ -366,6 +463,12 @@ pub struct JobStats {
     pub total_errors: u64,
     /// errno of the first failure; 0 when there was none.
     pub first_error: i32,
+    /// What ended the job with an error, if that was no I/O.
+    pub ended_by: Option<EndedBy>,
+    /// The depth that `latency_target` has found so far.
+    pub latency_depth: Option<u32>,
+    /// Priority of the job's I/Os.
+    pub prio: IoPrio,
     /// Measurements of a transaction loop (`workload=oltp`).
     pub tx: Option<Box<TxStats>>,
     /// Latencies over time, once the job is done, if [`crate::engine::JobThread::keep_slices`] was called.
@@ -417,7 +520,8 @@ impl JobStats {
         let dirs = std::mem::take(&mut self.dirs);
         let mut tx = self.tx.take();
         tx.iter_mut().for_each(|tx| tx.reset());
-        *self = JobStats { dirs, sync: SyncStats { lat, ..SyncStats::default() }, tx, ..JobStats::default() };
+        let (sync, prio) = (SyncStats { lat, ..SyncStats::default() }, self.prio);
+        *self = JobStats { dirs, sync, tx, prio, ..JobStats::default() };
     }
 
     /// Measurements of one direction.
@@ -433,6 +537,11 @@ impl JobStats {
     /// Bytes of all directions.
     pub fn total_bytes(&self) -> u64 {
         self.dirs.iter().map(|d| d.bytes).sum()
+    }
+
+    /// Sum of the completion latencies of all directions, nanoseconds.
+    pub fn total_clat_ns(&self) -> u64 {
+        self.dirs.iter().map(|d| d.clat.run.sum() as u64).sum()
     }
 
     /// Counts a failure, and keeps the errno of the first one.
@@ -467,6 +576,10 @@ impl JobStats {
         if self.first_error == 0 {
             self.first_error = other.first_error;
         }
+        if self.ended_by.is_none() {
+            self.ended_by.clone_from(&other.ended_by);
+        }
+        self.latency_depth = self.latency_depth.or(other.latency_depth);
         self.cpu.merge(&other.cpu);
         match (&mut self.tx, &other.tx) {
             (Some(a), Some(b)) => a.merge(b),

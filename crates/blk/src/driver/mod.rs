@@ -19,11 +19,12 @@ pub mod readahead;
 pub use lend::{Lent, Verdict};
 
 use crate::bio::{BioPools, Op, OpFlags};
-use crate::id::{CpuId, HctxId, Sector, Tag};
+use crate::id::{CpuId, HctxId, SECTOR_SHIFT, Sector, Tag};
 use crate::limits::Limits;
 use crate::request::{Request, RequestId, RequestSlab, RqState, Segments, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::time::{Duration, Instant};
+use std::ops::Range;
 
 /// An accepted request, which the driver must complete. It is made by [`RqBatch::accept`], and consumed by
 /// [`Completions::push`], or by [`Completions::requeue`], which gives the request back.
@@ -136,6 +137,18 @@ impl<'a> RqRef<'a> {
     #[inline]
     pub fn nr_sectors(&self) -> u32 {
         self.rq.nr_sectors()
+    }
+
+    /// Returns the bytes of the disk that the request covers: its sectors, unless it has [`OpFlags::BYTES`].
+    #[inline]
+    pub fn bytes(&self) -> Range<u64> {
+        let (start, end) = (self.rq.sector().0 << SECTOR_SHIFT, self.rq.end_sector().0 << SECTOR_SHIFT);
+        if !self.rq.flags().contains(OpFlags::BYTES) {
+            return start..end;
+        }
+        // Such a bio is alone in its request.
+        let margins = self.bios.bio(self.rq.bio_head()).margins();
+        start + u64::from(margins.head())..end - u64::from(margins.tail())
     }
 
     /// Returns an upper bound for the number of segments of [`RqRef::segments`].

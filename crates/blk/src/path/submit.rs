@@ -56,7 +56,7 @@ pub(crate) fn check_op(limits: &Limits, op: Op, flags: OpFlags) -> Result<(), Bl
         Op::Discard => limits.max_discard_sectors == 0,
         Op::WriteZeroes => limits.max_write_zeroes_sectors == 0,
         _ => false,
-    };
+    } || (flags.contains(OpFlags::BYTES) && !(limits.takes_bytes && op.has_data()));
     match () {
         () if unsupported => Err(BlkStatus::NotSupp),
         () if op.is_write() && limits.read_only => Err(BlkStatus::IoErr),
@@ -170,7 +170,7 @@ impl<L: Lock> Env<L> {
         }
         let (op, flags) = (bio.op, bio.flags);
         let route = &self.routes[HctxType::of(op, flags) as usize];
-        if self.try_merge(local, id, slot, route, is_new, now) {
+        if self.may_merge(local, slot, route) && self.try_merge(local, id, slot, route, is_new, now) {
             self.wbt_cleanup(slot, now);
             return true;
         }
@@ -279,9 +279,17 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    /// Whether a merge is possible: the last request in the plug adjoins the bio in slot `slot`, or requests are queued.
+    #[inline(always)] // As `issue_one`.
+    fn may_merge(&self, local: &Local, slot: &BioSlot, route: &HctxRoute) -> bool {
+        let last = local.plug.rqs.last();
+        last.is_some_and(|rq| merge::bio_merge_kind(self.st.slab.get(rq.id()), slot).is_some())
+            || self.st.elevator.is_some()
+            || !self.st.ctxs[route.ctx].rqs.is_empty()
+    }
+
     /// Tries to merge a bio: in the plug first, then in the elevator or, without an elevator, in the submitting CPU's
     /// ctx list.
-    #[inline]
     fn try_merge(
         &self,
         local: &mut Local,

@@ -16,7 +16,7 @@
 
 use super::BUFFER_BYTES;
 use super::locks::TicketId;
-use crate::bio::{Bio, DataRef, IoPrio, Op, OpFlags};
+use crate::bio::{Bio, DataRef, IoPrio, Margins, Op, OpFlags};
 use crate::id::{SECTOR_SHIFT, Sector};
 use crate::status::BlkStatus;
 use std::ops::Range;
@@ -60,6 +60,7 @@ impl ByteIo {
             prio: IoPrio::default(),
             sector: Sector(range.start >> SECTOR_SHIFT),
             nr_sectors: ((range.end - range.start) >> SECTOR_SHIFT) as u32,
+            margins: Margins::NONE,
             data,
             user_data: self.user_data,
         }

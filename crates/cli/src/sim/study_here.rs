@@ -79,6 +79,7 @@ fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result
         trace_events: 0,
         force: false,
         slices: false,
+        files: None,
     };
     let run = execute(&spec, &mut Unobserved)?;
     if run.outcome.stopped {

@@ -132,7 +132,7 @@ impl TuneRequest {
         }
         let jobs = match guests {
             Some(_) => Loaded::none(),
-            None => job::load(&args.job, &[])?,
+            None => job::load(&args.job, &[])?.without_logs(),
         };
         let mut names: Vec<String> = match &guests {
             Some(machine) => machine.loads(),
@@ -209,7 +209,7 @@ impl TuneRequest {
         let knobs = point::narrow(all, &only, &args.fix).map_err(Failure::new)?;
         let has = |name: &str| knobs.iter().any(|k| k.name == name);
         let rules = bench.rules().into_iter().filter(|(_, p)| p.iter().all(|(name, _)| has(name)));
-        let own = || self.jobs.file.jobs[0].file_name(0, &host::target::has_kind);
+        let own = || self.jobs.file.jobs[0].file_name(0, 0, &host::target::has_kind);
         Ok(TunePlan {
             goal: self.goal.clone(),
             keeps: self.keeps.clone(),

@@ -25,7 +25,10 @@ const GOOD: &str = "[a]\nrw=randread\nsize=1m\n";
 fn bad_job_files() {
     refused("[a]\nrw=read\niodepth=0\nsize=1m\n", &[], &["j.fio:3: iodepth=0: must be 1..=65536 (job 'a')"]);
     refused("[a]\niodept=4\nsize=1m\n", &[], &["j.fio:2: iodept=4: is no option of fio", "did you mean 'iodepth'?"]);
-    refused("[a]\nbs=7\nsize=1m\n", &[], &["bs=7: must be whole sectors of 512 bytes", "round the value"]);
+    let odd = "bs=2300 (job 'a', line 1): must be a multiple of the target's logical block size 512; use 2048 or 2560, or direct=0";
+    refused("[a]\nbs=2300\nsize=1m\ndirect=1\n", &[], &[odd]);
+    refused("[a]\noffset=100\nsize=1m\n", &["--target", "null:blocksize=4096"], &["offset=100 (job 'a'", "use 4096"]);
+    refused("[a]\nbs=7\nsize=1m\nworkload=oltp\n", &[], &["bs=7: must be whole sectors of 512 bytes"]);
     refused("[a]\nioengine=rbd\nsize=1m\n", &[], &["j.fio:2: ioengine=rbd:"]);
     refused("rw=read\n", &[], &["j.fio:1"]);
     refused("", &[], &["has no job section", "add a section"]);
@@ -41,8 +44,14 @@ fn job_files_that_cannot_be_read() {
     let dir = Dir::new("errors");
     dir.mqblk(&["run", "none.fio"]).exits(2).says(&["job file 'none.fio': No such file", "name a fio job file"]);
     dir.mqblk(&["run", "."]).exits(2).says(&["job file '.': Is a directory"]);
-    fs::write(dir.path("image"), [0xff; 100]).unwrap();
-    dir.mqblk(&["run", "image"]).exits(2).says(&["is not text (UTF-8); is it a job file?"]);
+    fs::write(dir.path("image"), [0; 100]).unwrap();
+    dir.mqblk(&["run", "image"]).exits(2).says(&["is not text; is it a job file?"]);
+    fs::write(dir.path("j.fio"), b"[a]\ndescription=caf\xe9\nfilename=caf\xe9\nsize=1m\n").unwrap();
+    dir.mqblk(&["run", "j.fio"]).exits(2).says(&[
+        "j.fio:3: filename=caf",
+        "has bytes that are not UTF-8",
+        "rename the file",
+    ]);
     fs::File::create(dir.path("image")).unwrap().set_len(1 << 30).unwrap();
     dir.mqblk(&["run", "image"]).exits(2).says(&["is larger than", "a job file is a short text"]);
 }

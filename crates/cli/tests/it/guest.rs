@@ -13,7 +13,7 @@ use crate::machine;
 use common::{Dir, Started, until};
 use machine::{Guest, Machine};
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
@@ -83,6 +83,18 @@ fn daemon(dir: &Dir, case: Case) -> Started {
     dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving")
 }
 
+/// Connects to the monitor of a QEMU, which has answered with its first line.
+fn monitor(dir: &Dir, socket: &str) -> UnixStream {
+    let mut monitor = None;
+    until("QEMU's monitor listens", || {
+        monitor = UnixStream::connect(dir.path(socket)).ok();
+        monitor.is_some()
+    });
+    let monitor = monitor.unwrap();
+    assert!(BufReader::new(&monitor).read_line(&mut String::new()).unwrap() > 0, "{socket} was closed");
+    monitor
+}
+
 fn run(case: Case) {
     // One at a time, because an emulated machine uses all CPUs.
     static ONE: Mutex<()> = Mutex::new(());
@@ -105,9 +117,11 @@ fn run(case: Case) {
         }
         Work::Migrate => {
             assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen());
-            let there = start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
-            until("the other QEMU listens", || dir.path("migration.sock").exists());
-            let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
+            let more = ["-incoming", "unix:migration.sock", "-monitor", "unix:there.sock,server=on,wait=off"];
+            let there = start(&dir, case, "e.sock", &more);
+            // It answers when it listens at its other socket, too. That socket's file is there before.
+            drop(monitor(&dir, "there.sock"));
+            let mut monitor = monitor(&dir, "monitor.sock");
             monitor.write_all(b"migrate_set_parameter max-bandwidth 10G\nmigrate -d unix:migration.sock\n").unwrap();
             source = Some((std::mem::replace(&mut guest, there), monitor));
         }

@@ -114,8 +114,19 @@ fn a_run_at_several_depths() {
     let done = dir.mqblk(&args).exits(0);
     done.says(&["report: out.html\n"]);
     let charts = looks_right(&dir, "out");
-    let all =
-        ["depth-iops", "depth-latency", "percentiles-chart", "rate-chart", "heat-0", "stages-chart", "hctx-chart"];
+    let all = [
+        "depth-iops",
+        "depth-latency",
+        "percentiles-chart",
+        "rate-chart",
+        "bandwidth-chart",
+        "heat-0",
+        "job-rate-chart",
+        "job-bandwidth-chart",
+        "job-median-chart",
+        "stages-chart",
+        "hctx-chart",
+    ];
     assert_eq!(charts, all);
     let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
     assert_eq!((d.kind, d.title.as_str()), (Kind::Run, "Run of j.fio"));
@@ -141,7 +152,16 @@ fn a_comparison_and_the_same_from_its_results() {
             .concat();
     dir.mqblk(&args).exits(0).says(&["results: r.jsonl\n", "report: out.html\n"]);
     let charts = looks_right(&dir, "out");
-    let all = ["metrics-chart", "runs-chart", "percentiles-chart", "rate-chart", "heat-0", "heat-1", "stages-chart"];
+    let all = [
+        "metrics-chart",
+        "runs-chart",
+        "percentiles-chart",
+        "rate-chart",
+        "bandwidth-chart",
+        "heat-0",
+        "heat-1",
+        "stages-chart",
+    ];
     assert_eq!(charts.iter().filter(|c| *c != "hctx-chart").collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
     let html = fs::read_to_string(dir.path("out.html")).unwrap();
     for part in ["B is slower", "target=model:size=1g,lat_us=100", "10 pairs", "--seed=", "from seed"] {

@@ -101,7 +101,7 @@ fn jobs_come_from_standard_input_and_sections_are_chosen() {
     let v = dir.mqblk_with_input(&args, job).exits(0).json();
     let names: Vec<_> = v["jobs"].as_array().unwrap().iter().map(|j| j["jobname"].as_str().unwrap()).collect();
     assert_eq!(names, ["a", "c"]);
-    dir.mqblk_with_input(&["run", "-"], "[a]\nbs=7\n").exits(2).says(&["stdin:2: bs=7"]);
+    dir.mqblk_with_input(&["run", "-"], "[a]\niodepth=0\n").exits(2).says(&["stdin:2: iodepth=0"]);
 }
 
 #[test]

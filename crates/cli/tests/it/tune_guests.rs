@@ -143,5 +143,5 @@ fn what_users_do_not_have_is_refused_with_what_they_have() {
     dir.mqblk(&["tune", "--target", "null:size=1g", "--maximize", "a.iops"])
         .exits(2)
         .says(&["JOB: no job file: name one"]);
-    dir.mqblk(&["run", "--target", "null:size=1g"]).exits(2).says(&["<JOB>"]);
+    dir.mqblk(&["run", "--target", "null:size=1g"]).exits(2).says(&["JOB: no job file: name one"]);
 }

@@ -3,6 +3,7 @@
 
 mod device;
 mod io_path;
+mod leader;
 mod wake;
 
 pub(crate) use device::limit_hw_queues;

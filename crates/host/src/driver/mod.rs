@@ -11,7 +11,7 @@ pub(crate) mod issuer;
 pub(crate) mod options;
 pub(crate) mod path;
 pub(crate) mod path_log;
-mod per_hctx;
+pub(crate) mod per_hctx;
 pub(crate) mod scsi;
 pub(crate) mod sleeper;
 pub(crate) mod space;

@@ -19,7 +19,7 @@ use crate::error;
 use crate::mem::Regions;
 use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
-use blk::id::{HctxId, SECTOR_SHIFT, Sector};
+use blk::id::{HctxId, SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
@@ -93,6 +93,7 @@ impl Driver for Null {
             max_segment_size: u32::MAX,
             max_discard_sectors: u32::MAX >> SECTOR_SHIFT,
             max_write_zeroes_sectors: u32::MAX >> SECTOR_SHIFT,
+            takes_bytes: self.options.blocksize == SECTOR_SIZE,
             ..Limits::with_max_hw_sectors(u32::MAX >> SECTOR_SHIFT)
         }
     }

@@ -17,12 +17,13 @@ use crate::error::Result;
 use crate::mem::{Region, Regions};
 use blk::bio::Op;
 use blk::driver::{Completions, Driver, InFlight, RqBatch, RqRef};
-use blk::id::{HctxId, SECTOR_SHIFT, Sector};
+use blk::id::{HctxId, SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::Instant;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Options of the disk.
@@ -66,14 +67,15 @@ impl RamDisk {
             max_segment_size: u32::MAX,
             max_discard_sectors: u32::MAX >> SECTOR_SHIFT,
             max_write_zeroes_sectors: u32::MAX >> SECTOR_SHIFT,
+            takes_bytes: self.options.blocksize == SECTOR_SIZE,
             ..Limits::with_max_hw_sectors(u32::MAX >> SECTOR_SHIFT)
         }
     }
 
     /// Executes a request at once.
     pub(crate) fn execute(&self, rq: &RqRef<'_>) -> BlkStatus {
-        let offset = rq.sector().0 << SECTOR_SHIFT;
-        let len = (rq.nr_sectors() as usize) << SECTOR_SHIFT;
+        let Range { start: offset, end } = rq.bytes();
+        let len = (end - offset) as usize;
         if rq.sector().0 + u64::from(rq.nr_sectors()) > self.capacity().0 {
             return BlkStatus::IoErr;
         }

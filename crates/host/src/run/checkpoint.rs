@@ -6,6 +6,9 @@
 //! thread is told to leave that I/O. Needs from callers: the thread then returns from its loop, calls [`Checkpoint::end`], and leaks the
 //! memory that the I/O in flight needs. Does not do: wait, or complete I/O.
 
+use super::answer::Answer;
+use super::logs::LogSink;
+use super::verify_files::Dumps;
 use crate::process::{self, UsageScope};
 use blk::time::{Duration, Instant};
 use blk::trace::TraceLog;
@@ -31,6 +34,15 @@ pub(super) struct Live {
     pub(super) bytes: [AtomicU64; DIRS],
     /// Bios out at a device of the kernel; they are counted only here.
     pub(super) in_flight: AtomicU64,
+    /// Its measurements, on request.
+    pub(super) answer: Answer,
+    /// The thread alone is to stop; the run continues.
+    pub(super) stop: AtomicBool,
+    /// Sum of the completion latencies of these I/Os, nanoseconds.
+    pub(super) clat_ns: AtomicU64,
+    /// When the counts were last published, and when the measured part began; nanoseconds of the clock.
+    pub(super) at: AtomicU64,
+    pub(super) began: AtomicU64,
     /// `ramp_time` is over, or there is none.
     pub(super) measuring: AtomicBool,
     /// The thread has ended.
@@ -38,11 +50,13 @@ pub(super) struct Live {
 }
 
 impl Live {
-    fn publish(&self, stats: &JobStats) {
+    fn publish(&self, stats: &JobStats, now: Instant) {
         for (dir, (ios, bytes)) in stats.dirs.iter().zip(self.ios.iter().zip(&self.bytes)) {
             ios.store(dir.ios, Ordering::Relaxed);
             bytes.store(dir.bytes, Ordering::Relaxed);
         }
+        self.clat_ns.store(stats.total_clat_ns(), Ordering::Relaxed);
+        self.at.store(now.as_ns(), Ordering::Relaxed);
     }
 }
 
@@ -54,6 +68,10 @@ pub struct ThreadEnd {
     pub verify_errors: Vec<VerifyError>,
     /// What was traced at each device it has I/O at, if that was asked for.
     pub traces: Vec<ThreadTrace>,
+    /// How far the writes of a verified job got: the content of its file.
+    pub verify_state: Option<Vec<u8>>,
+    /// The first bad block that could not be written to its file, with the reason.
+    pub not_dumped: Option<String>,
 }
 
 /// The trace of one thread.
@@ -65,10 +83,21 @@ pub struct ThreadTrace {
     pub log: TraceLog,
 }
 
+/// What connects a job thread with its run.
+pub(super) struct RunLinks {
+    /// Set when the thread is to stop.
+    pub(super) stop: Arc<AtomicBool>,
+    /// What others see of it.
+    pub(super) live: Arc<Live>,
+    /// Takes what it logs.
+    pub(super) logs: Option<LogSink>,
+    /// Takes its bad blocks.
+    pub(super) dumps: Option<Dumps>,
+}
+
 /// See the module's text.
 pub(super) struct Checkpoint {
-    stop: Arc<AtomicBool>,
-    live: Arc<Live>,
+    links: RunLinks,
     again: Instant,
     leaves: bool,
     /// Resources of the thread when its measured part began.
@@ -77,8 +106,8 @@ pub(super) struct Checkpoint {
 
 impl Checkpoint {
     /// Of the calling thread, whose load begins now.
-    pub(super) fn new(stop: Arc<AtomicBool>, live: Arc<Live>) -> Checkpoint {
-        Checkpoint { stop, live, again: Instant::ZERO, leaves: false, before: process::usage(UsageScope::Thread) }
+    pub(super) fn new(links: RunLinks) -> Checkpoint {
+        Checkpoint { links, again: Instant::ZERO, leaves: false, before: process::usage(UsageScope::Thread) }
     }
 
     #[inline]
@@ -89,16 +118,26 @@ impl Checkpoint {
     /// Looks around; `is_left` tells whether I/O is out that never ends.
     pub(super) fn look<L: Load + ?Sized>(&mut self, load: &mut L, now: Instant, is_left: impl FnOnce() -> bool) {
         self.again = now + LOOK_AROUND;
-        if self.stop.load(Ordering::Relaxed) {
+        if self.links.stop.load(Ordering::Relaxed) {
             load.stop(StopReason::Asked);
             // Once set, it stays set: I/O that was being submitted has been dropped.
             self.leaves |= is_left();
         }
-        self.live.publish(load.stats());
-        if !load.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
+        if self.links.live.stop.load(Ordering::Relaxed) {
+            load.stop(StopReason::Asked);
+        }
+        load.settle();
+        self.links.live.publish(load.stats(), now);
+        self.log(load, false);
+        self.links.live.answer.give(|| {
+            let cpu = process::since(process::usage(UsageScope::Thread), self.before);
+            JobStats { cpu, ..load.stats_at(now) }
+        });
+        if !load.is_ramping() && !self.links.live.measuring.load(Ordering::Relaxed) {
             self.before = process::usage(UsageScope::Thread);
+            self.links.live.began.store(now.as_ns(), Ordering::Relaxed);
             // Pairs with: run::watch::thread_progress
-            self.live.measuring.store(true, Ordering::Release);
+            self.links.live.measuring.store(true, Ordering::Release);
         }
     }
 
@@ -113,9 +152,31 @@ impl Checkpoint {
         if self.leaves {
             load.abandon(now);
         }
-        self.live.publish(load.stats());
+        self.links.live.publish(load.stats(), now);
+        self.log(load, true);
         load.stats_mut().cpu = process::since(process::usage(UsageScope::Thread), self.before);
         // Pairs with: run::watch::thread_progress
-        self.live.done.store(true, Ordering::Release);
+        self.links.live.done.store(true, Ordering::Release);
+    }
+
+    /// Passes on a bad block.
+    pub(super) fn dump(&mut self, error: &mut VerifyError) {
+        if let (Some(dumps), Some(bad)) = (&mut self.links.dumps, error.dump.take()) {
+            dumps.write(error.file, &bad);
+        }
+    }
+
+    /// The first bad block that could not be passed on, with the reason.
+    pub(super) fn not_dumped(&mut self) -> Option<String> {
+        self.links.dumps.as_mut()?.failed.take()
+    }
+
+    /// Passes on what the load has logged.
+    fn log<L: Load + ?Sized>(&self, load: &mut L, all: bool) {
+        if let Some(logs) = &self.links.logs
+            && let Some(chunk) = load.take_log(all)
+        {
+            logs.take(chunk);
+        }
     }
 }

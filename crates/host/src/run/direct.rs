@@ -16,7 +16,6 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
 use blk::bio::{Bio, Op, OpFlags};
-use blk::id::SECTOR_SHIFT;
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
@@ -38,7 +37,7 @@ const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
 /// The devices of a thread that is ready to run.
 pub(super) struct DirectDevices {
-    /// One device for each volume.
+    /// One device for each target of the load.
     pub(super) devices: Vec<Arc<OwnedFd>>,
     pub(super) regions: Arc<Regions>,
 }
@@ -51,6 +50,10 @@ struct Slot {
     ioprio: u16,
     offset: u64,
     left: u32,
+    /// Number of its device.
+    device: u32,
+    /// Index of its buffers among those that are registered with the ring.
+    registered: Option<u16>,
     /// Start of the slot's buffer.
     base: *mut u8,
     /// Where the rest of the data is: behind `base` after a short transfer.
@@ -58,18 +61,10 @@ struct Slot {
     retries: u8,
 }
 
-struct Volume {
-    device: Arc<OwnedFd>,
-    /// Number of the volume's first slot; slots are counted through all volumes.
-    first_slot: u32,
-    /// Index of the volume's buffers among those that are registered with the ring.
-    registered: Option<u16>,
-}
-
 /// The devices of a job thread and its io_uring: see the module's text.
 pub(super) struct Direct {
     ring: IoUring,
-    volumes: Vec<Volume>,
+    devices: Vec<Arc<OwnedFd>>,
     /// Indexed by the slot's number through all volumes: the slot's buffer and its I/O.
     slots: Vec<Slot>,
     /// I/Os in flight at the kernel, or in the submission ring.
@@ -90,7 +85,7 @@ pub(super) struct Direct {
 }
 
 impl DirectDevices {
-    /// Opens the devices for the calling thread, with its buffers in these pools, one for each volume.
+    /// Opens the devices for the calling thread, with its buffers in these pools, one for each volume of the load.
     pub(super) fn open(self, pools: &mut [BufferPool], batch: u32, live: Arc<Live>) -> Result<Direct> {
         clock::sleep_precisely();
         let all: u32 = pools.iter().map(BufferPool::slots).sum();
@@ -100,10 +95,10 @@ impl DirectDevices {
         ring.submitter()
             .register_files(&devices)
             .map_err(|e| Error::os(e, "cannot register a device with io_uring"))?;
-        let (mut volumes, mut slots, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
-        for (device, pool) in self.devices.into_iter().zip(pools) {
-            let first_slot = slots.len() as u32;
+        let (mut slots, mut buffers) = (Vec::new(), Vec::new());
+        for pool in pools {
             let mut region = None;
+            let first_slot = slots.len();
             for slot in 0..pool.slots() {
                 let data = pool.lend(slot);
                 let span = self.regions.resolve(data, pool.slot_bytes());
@@ -113,21 +108,19 @@ impl DirectDevices {
                 slots.push(Slot::new(addr));
                 region = self.regions.get(data.region());
             }
-            let region = region.filter(|r| r.len() <= MAX_REGISTERED_BYTES);
-            let registered = region.map(|region| {
+            if let Some(region) = region.filter(|r| r.len() <= MAX_REGISTERED_BYTES) {
+                slots[first_slot..].iter_mut().for_each(|s| s.registered = Some(buffers.len() as u16));
                 buffers.push(libc::iovec { iov_base: region.base().cast(), iov_len: region.len() });
-                buffers.len() as u16 - 1
-            });
-            volumes.push(Volume { device, first_slot, registered });
+            }
         }
         // SAFETY: the regions live as long as their table, which is dropped after the ring, or never.
         let known = buffers.is_empty() || unsafe { ring.submitter().register_buffers(&buffers) }.is_ok();
         if !known {
-            volumes.iter_mut().for_each(|v| v.registered = None);
+            slots.iter_mut().for_each(|s| s.registered = None);
         }
         Ok(Direct {
             ring,
-            volumes,
+            devices: self.devices,
             slots,
             out: 0,
             is_unsubmitted: false,
@@ -157,15 +150,8 @@ fn build(depth: u32, batch: u32) -> io::Result<IoUring> {
 }
 
 impl Direct {
-    /// The volume that a slot belongs to; there are one or two.
-    #[inline]
-    fn volume_of(&self, slot: u32) -> usize {
-        self.volumes.iter().rposition(|v| v.first_slot <= slot).expect("the first slot of the first volume is 0")
-    }
-
-    fn push(&mut self, slot: u32, number: usize) {
-        let entry = self.slots[slot as usize].entry(types::Fixed(number as u32), self.volumes[number].registered);
-        let entry = entry.user_data(u64::from(slot));
+    fn push(&mut self, slot: u32) {
+        let entry = self.slots[slot as usize].entry().user_data(u64::from(slot));
         // SAFETY: what the entry points to is a buffer that is lent until its completion is taken (module's text).
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.enter(0, None);
@@ -201,21 +187,21 @@ impl JobDevice for Direct {
     const ENDS_IN_SUBMIT: bool = false;
     const PLUGS_SINGLE: bool = true;
 
-    fn plug(&mut self, _volume: usize, _is_first: bool, _nr_ios: u32) {}
+    fn plug(&mut self, _target: usize, _is_first: bool, _nr_ios: u32) {}
 
     #[inline]
-    fn submit(&mut self, volume: usize, bio: &Bio, _now: Instant) -> std::result::Result<(), SubmitError> {
+    fn submit(&mut self, target: usize, bio: &Bio, _now: Instant) -> std::result::Result<(), SubmitError> {
         let number = bio.user_data as u32;
         let slot = &mut self.slots[number as usize];
-        slot.begin(bio);
+        slot.begin(bio, target as u32);
         if matches!(bio.op, Op::Discard | Op::WriteZeroes) {
             let (offset, len) = (slot.offset, u64::from(slot.left));
             // Earlier I/Os of the batch must not wait for this one.
             self.enter(0, None);
-            self.ended.push_back((number, zap(&self.volumes[volume].device, bio.op, offset, len)));
+            self.ended.push_back((number, zap(&self.devices[target], bio.op, offset, len)));
         } else {
             self.out += 1;
-            self.push(number, volume);
+            self.push(number);
         }
         Ok(())
     }
@@ -264,7 +250,7 @@ impl JobDevice for Direct {
                 self.tell_in_flight();
                 return Some(self.ended(slot, status));
             }
-            self.push(slot, self.volume_of(slot));
+            self.push(slot);
         }
     }
 
@@ -300,22 +286,25 @@ impl JobDevice for Direct {
 impl Slot {
     /// Makes a slot with its buffer at `base`.
     fn new(base: *mut u8) -> Slot {
-        Slot { op: Op::Flush, flags: OpFlags::NONE, ioprio: 0, offset: 0, left: 0, base, addr: base, retries: 0 }
+        let (op, flags) = (Op::Flush, OpFlags::NONE);
+        Slot { op, flags, ioprio: 0, offset: 0, left: 0, device: 0, registered: None, base, addr: base, retries: 0 }
     }
 
-    /// Begins another I/O in the slot.
+    /// Begins another I/O in the slot, on a device.
     #[inline]
-    fn begin(&mut self, bio: &Bio) {
-        let ioprio = (bio.prio.class() as u16) << 13 | u16::from(bio.prio.level());
-        let (offset, left, base) = (bio.sector.0 << SECTOR_SHIFT, bio.nr_sectors << SECTOR_SHIFT, self.base);
-        *self = Slot { op: bio.op, flags: bio.flags, ioprio, offset, left, base, addr: base, retries: 0 };
+    fn begin(&mut self, bio: &Bio, device: u32) {
+        let ioprio = bio.prio.value();
+        let std::ops::Range { start: offset, end } = bio.bytes();
+        let (left, addr, retries) = ((end - offset) as u32, self.base, 0);
+        *self = Slot { op: bio.op, flags: bio.flags, ioprio, offset, left, device, addr, retries, ..*self };
     }
 
     /// Returns the submission entry for the rest of the I/O.
     #[inline]
-    fn entry(&self, device: types::Fixed, registered: Option<u16>) -> squeue::Entry {
+    fn entry(&self) -> squeue::Entry {
         let (offset, len, prio) = (self.offset, self.left, self.ioprio);
-        match (self.op, registered) {
+        let device = types::Fixed(self.device);
+        match (self.op, self.registered) {
             (Op::Read, Some(buffer)) => {
                 opcode::ReadFixed::new(device, self.addr, len, buffer).offset(offset).ioprio(prio).build()
             }
@@ -383,7 +372,7 @@ fn zap(device: &OwnedFd, op: Op, offset: u64, len: u64) -> BlkStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blk::bio::{DataRef, IoPrio};
+    use blk::bio::DataRef;
     use blk::id::Sector;
 
     fn slot(op: Op) -> Slot {
@@ -395,8 +384,7 @@ mod tests {
     fn io_after_a_short_transfer_uses_its_whole_buffer() {
         let mut s = slot(Op::Read);
         assert_eq!((s.answer(1024), s.answer(3072)), (None, Some(BlkStatus::Ok)));
-        let (flags, prio, data) = (OpFlags::NONE, IoPrio::default(), DataRef::NONE);
-        s.begin(&Bio { op: Op::Read, flags, prio, sector: Sector(0), nr_sectors: 8, data, user_data: 0 });
+        s.begin(&Bio::read(Sector(0), 8, DataRef::NONE), 0);
         assert_eq!((s.addr.addr(), s.left), (4096, 4096));
     }
 

@@ -9,7 +9,7 @@
 //! One generic loop serves all devices. On the null driver it takes 0.96 to 0.98 of the processor time per I/O of a loop for
 //! one disk alone (medians of 11 pairs at depths 1 and 32).
 
-use super::checkpoint::{Checkpoint, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
+use super::checkpoint::{Checkpoint, RunLinks, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
 use super::waiter::STOP_CHECK;
 use crate::clock;
 use crate::mem::BufferPool;
@@ -17,8 +17,6 @@ use blk::bio::{Bio, DataRef};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use workload::engine::{Completed, IoReq, Next};
 use workload::load::Load;
 use workload::verify::VerifyError;
@@ -30,14 +28,14 @@ pub(super) trait JobDevice {
     /// A single I/O is also announced by [`JobDevice::plug`] and ended by [`JobDevice::finish_plug`].
     const PLUGS_SINGLE: bool;
 
-    /// Announces up to `nr_ios` I/Os of a batch to this volume. `is_first`: none of the batch came before.
-    fn plug(&mut self, volume: usize, is_first: bool, nr_ios: u32);
+    /// Announces up to `nr_ios` I/Os of a batch to the load's target `target`. `is_first`: none of the batch came before.
+    fn plug(&mut self, target: usize, is_first: bool, nr_ios: u32);
 
     /// Takes an I/O, whose completion carries its slot as `user_data`.
     ///
     /// # Errors
     /// There is no room until some of the I/O in flight has completed.
-    fn submit(&mut self, volume: usize, bio: &Bio, now: Instant) -> Result<(), SubmitError>;
+    fn submit(&mut self, target: usize, bio: &Bio, now: Instant) -> Result<(), SubmitError>;
 
     /// Issues what was submitted so far of a batch that continues.
     fn flush_plug(&mut self, now: Instant);
@@ -103,14 +101,14 @@ impl Buffers {
         self.second_from + self.second.as_ref().map_or(0, BufferPool::slots)
     }
 
-    /// The volume that a slot belongs to, its buffers, and the slot's number there.
+    /// The buffers of a slot, and its number there.
     #[inline]
-    fn of(&mut self, slot: u32) -> (usize, &mut BufferPool, u32) {
+    fn of(&mut self, slot: u32) -> (&mut BufferPool, u32) {
         if slot < self.second_from {
-            return (0, &mut self.first, slot);
+            return (&mut self.first, slot);
         }
         let second = self.second.as_mut().expect("a slot beyond the first volume");
-        (1, second, slot - self.second_from)
+        (second, slot - self.second_from)
     }
 }
 
@@ -135,12 +133,11 @@ pub(super) fn run_load<L: Load + ?Sized, D: JobDevice>(
     pools: Vec<BufferPool>,
     device: D,
     batch: u32,
-    stop: Arc<AtomicBool>,
-    live: Arc<Live>,
+    links: RunLinks,
 ) -> ThreadEnd {
     let mut buffers = Buffers::new(pools);
     for slot in 0..buffers.slots() {
-        let (_, pool, slot) = buffers.of(slot);
+        let (pool, slot) = buffers.of(slot);
         pool.with_slot(slot, |buf| load.fill_first(buf));
     }
     let mut l = JobLoop {
@@ -152,7 +149,7 @@ pub(super) fn run_load<L: Load + ?Sized, D: JobDevice>(
         batch,
         verify_errors: Vec::new(),
         now: clock::now(),
-        checkpoint: Checkpoint::new(stop, live),
+        checkpoint: Checkpoint::new(links),
     };
     l.run();
     let leaves = l.checkpoint.leaves();
@@ -161,7 +158,14 @@ pub(super) fn run_load<L: Load + ?Sized, D: JobDevice>(
     }
     l.checkpoint.end(l.load.as_mut(), l.now);
     let verify_errors = std::mem::take(&mut l.verify_errors);
-    let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces: l.device.traces() };
+    let (stats, verify_state) = (l.load.stats().clone(), l.load.verify_state());
+    let end = ThreadEnd {
+        stats,
+        verify_errors,
+        traces: l.device.traces(),
+        verify_state,
+        not_dumped: l.checkpoint.not_dumped(),
+    };
     if leaves {
         // The device may still write to its buffers, and complete what is in flight.
         std::mem::forget(l);
@@ -224,7 +228,8 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
     /// Hands an I/O to the device, alone or with others of its batch.
     #[inline]
     fn queue(&mut self, io: IoReq) {
-        let (volume, pool, slot) = self.buffers.of(io.slot);
+        let (pool, slot) = self.buffers.of(io.slot);
+        let target = io.target as usize;
         if io.fill {
             let load = &mut self.load;
             pool.with_slot(slot, |buf| load.fill(io.slot, &mut buf[..io.len_bytes as usize]));
@@ -232,10 +237,10 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         let bio = io.bio(if io.op.has_data() { pool.lend(slot) } else { DataRef::NONE });
         let alone = !D::PLUGS_SINGLE && self.queued == 0 && io.commit;
         if !alone {
-            self.device.plug(volume, self.queued == 0, self.batch);
+            self.device.plug(target, self.queued == 0, self.batch);
             self.queued += 1;
         }
-        while let Err(SubmitError::NoBio) = self.device.submit(volume, &bio, self.now) {
+        while let Err(SubmitError::NoBio) = self.device.submit(target, &bio, self.now) {
             self.wait_for_bio();
             if self.checkpoint.leaves() {
                 return;
@@ -243,12 +248,14 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
         if alone {
             self.now = clock::now();
-            // The only I/O that can be in flight completed during submission: one clock reading serves both times.
+            // What completed during submission is reaped at once: one clock reading serves both times. With one slot, it is the I/O
+            // that was just submitted.
+            let exchanges = !self.is_single && self.load.exchanges(self.now);
             if D::ENDS_IN_SUBMIT
-                && self.is_single
+                && (self.is_single || exchanges)
                 && let Some(done) = self.device.reap_one()
             {
-                self.hand_back(done, L::ended_at_once);
+                self.hand_back(done, if exchanges { L::exchanged } else { L::ended_at_once });
                 self.look_around();
             } else {
                 self.load.submitted(self.now);
@@ -339,7 +346,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
     fn hand_back(&mut self, done: Done, complete: impl FnOnce(&mut L, u32, BlkStatus, Instant) -> Completed) {
         let slot = done.user_data as u32;
         if done.op.has_data() {
-            let (_, pool, own) = self.buffers.of(slot);
+            let (pool, own) = self.buffers.of(slot);
             // SAFETY: the I/O with this buffer has completed: a device returns each once.
             unsafe { pool.give_back(own) };
         }
@@ -350,12 +357,13 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
 
     #[cold]
     fn verify(&mut self, slot: u32) {
-        let (_, pool, own) = self.buffers.of(slot);
+        let (pool, own) = self.buffers.of(slot);
         let load = &mut self.load;
-        if let Err(e) = pool.with_slot(own, |buf| load.verify(slot, buf))
-            && self.verify_errors.len() < VERIFY_REPORTS
-        {
-            self.verify_errors.push(e);
+        if let Err(mut e) = pool.with_slot(own, |buf| load.verify(slot, buf)) {
+            self.checkpoint.dump(&mut e);
+            if self.verify_errors.len() < VERIFY_REPORTS {
+                self.verify_errors.push(e);
+            }
         }
     }
 

@@ -8,9 +8,8 @@
 
 use super::direct::DirectDevices;
 use super::give_up::GivenUp;
-use super::prepare::{
-    Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, ready, redo_bytes,
-};
+use super::grid::{Grid, check_block};
+use super::prepare::{Content, Prepared, RunPlan, Target, buffers, check_size, pin_of, ready, targets_by_thread};
 use super::watch::Watch;
 use super::worker::{Worker, WorkerDevice, WorkerLoad};
 use crate::create;
@@ -28,11 +27,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use workload::engine::{JobThread, ThreadId};
+use workload::engine::{FileTarget, JobThread, ThreadId};
 use workload::job::{Dir, Job};
 use workload::load::{Load, Volume};
 use workload::oltp::Oltp;
 use workload::schedule::Instance;
+use workload::together::Together;
 
 /// A device of the kernel in a run.
 pub struct KernelTarget {
@@ -118,13 +118,7 @@ pub(super) fn prepare(
     instances: Vec<Instance>,
     targets: &[Target],
 ) -> Result<Prepared> {
-    if let Some(other) = targets.iter().find(|t| !is_kernel(t)) {
-        let shown = without_secrets(&other.text);
-        let device = targets.iter().find(|t| is_kernel(t)).map_or("", |t| t.text.as_str());
-        return Err(Error::usage(format!(
-            "'{shown}' beside '{device}': a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
-        )));
-    }
+    check_alike(targets)?;
     let mut warnings = Vec::new();
     let (mut opened, mut shown) = (Vec::new(), Vec::<(KernelTarget, Planned)>::new());
     let mut claims = Claims::default();
@@ -151,8 +145,9 @@ pub(super) fn prepare(
     }
     let regions = Arc::new(Regions::new());
     let mut workers = Vec::new();
-    for instance in &instances {
-        workers.push(worker(jobs, instance, targets, &opened, &regions, &plan)?);
+    for (instance, own) in instances.iter().zip(targets_by_thread(targets, &instances)) {
+        let own: Vec<_> = own.into_iter().map(|(target, content)| (&opened[target], content)).collect();
+        workers.push(worker(&jobs[instance.job], instance, &own, &regions, &plan)?);
     }
     let mut kept: Vec<(String, SettingsGuard)> = Vec::new();
     for (target, planned) in &shown {
@@ -163,12 +158,11 @@ pub(super) fn prepare(
             warnings.extend(said);
         }
     }
-    for (target, _) in &mut shown {
-        target.settings = kernel::in_effect(&target.device);
-    }
+    shown.iter_mut().for_each(|(target, _)| target.settings = kernel::in_effect(&target.device));
     warnings.dedup();
     Ok(Prepared {
         workers,
+        together: Together::new(jobs, &instances),
         instances,
         disks: Vec::new(),
         targets: Vec::new(),
@@ -176,15 +170,28 @@ pub(super) fn prepare(
         kept: kept.into_iter().map(|(_, kept)| kept).collect(),
         warnings: warnings.into_iter().map(TargetWarning::new).collect(),
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
+        logs: None,
+        verify_files: None,
         stop: Arc::clone(&plan.stop),
+        to_remove: Vec::new(),
         locks: ImageLocks::default(),
     })
+}
+
+/// Refuses other targets beside devices of the kernel.
+fn check_alike(targets: &[Target]) -> Result<()> {
+    let Some(other) = targets.iter().find(|t| !is_kernel(t)) else { return Ok(()) };
+    let shown = without_secrets(&other.text);
+    let device = targets.iter().find(|t| is_kernel(t)).map_or("", |t| t.text.as_str());
+    Err(Error::usage(format!(
+        "'{shown}' beside '{device}': a run uses the kernel's block layer or mqblk's, not both; give all jobs one kind of target, or use --target"
+    )))
 }
 
 /// Refuses job options that only our block layer can carry out.
 fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     for job in target.users.iter().map(|u| &jobs[u.instance.job]) {
-        let refuse = |text: &str| Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line)));
+        let refuse = |text: &str| Err(Error::usage(format!("{text} ({})", job.place())));
         if job.hipri {
             return refuse(&format!("hipri: {} does not support polled I/O; leave hipri out", target.text));
         }
@@ -326,11 +333,7 @@ fn open(
     }
     let block = logical_block(&first, &shown)?;
     let usable = bytes / u64::from(block) * u64::from(block);
-    let needs = target.users.iter().filter_map(|u| {
-        let job = &jobs[u.instance.job];
-        if u.volume == 0 { reach(job, u.instance.instance) } else { redo_bytes(job) }
-    });
-    check_size(&shown, usable, needs.max().unwrap_or(0))?;
+    check_size(&shown, usable, target.bytes_planned(jobs).unwrap_or(0))?;
     if used().any(|j| !j.direct && j.invalidate) {
         create::drop_cached_pages(&device.node)?;
     }
@@ -350,45 +353,50 @@ fn logical_block(file: &std::fs::File, shown: &str) -> Result<u32> {
     }
 }
 
-/// The thread of an instance.
+/// The thread of an instance on its devices.
 fn worker(
-    jobs: &[Job],
+    job: &Job,
     instance: &Instance,
-    targets: &[Target],
-    opened: &[Opened],
+    own: &[(&Opened, Content)],
     regions: &Arc<Regions>,
     plan: &RunPlan<'_>,
 ) -> Result<Worker> {
-    let job = &jobs[instance.job];
-    let of = |volume| {
-        let is_its = |u: &User| u.instance.number == instance.number && u.volume == volume;
-        targets.iter().position(|t| t.users.iter().any(is_its)).map(|t| &opened[t])
-    };
-    let data = of(0).expect("every instance has a target");
-    let redo = of(1);
-    check_block(job, "bs", job.min_block_bytes(), data.block)?;
+    let data = own[0].0;
     let id = ThreadId { instance: instance.instance, number: instance.number, entropy: plan.entropy };
     let usage = |e: &dyn std::fmt::Display| Error::usage(e.to_string());
-    let (load, needed) = match &job.oltp {
+    let mut devices: Vec<&Opened> = own.iter().map(|(device, _)| *device).collect();
+    let (load, volumes) = match &job.oltp {
         None => {
-            let thread = JobThread::new(job, id, data.bytes).map_err(|e| usage(&e))?;
+            let file = |(device, content): &(&Opened, Content)| match content {
+                Content::Data(share) => FileTarget { bytes: device.bytes, share: *share },
+                Content::Redo => unreachable!("a fio job has no redo log"),
+            };
+            let files: Vec<FileTarget> = own.iter().map(file).collect();
+            let thread = JobThread::with_files(job, id, &files).map_err(|e| usage(&e))?;
+            for ((device, _), file) in own.iter().zip(files) {
+                let grid = Grid { block: device.block, takes_bytes: !job.direct, is_direct: job.direct };
+                grid.check(job, instance.instance, file)?;
+            }
             let volume = Volume { slots: thread.depth(), slot_bytes: super::worker::slot_bytes(&thread) as u32 };
             (WorkerLoad::Job(Box::new(thread)), vec![volume])
         }
         Some(oltp) => {
-            let block = redo.unwrap_or(data).block;
-            check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), block)?;
+            check_block(job, "bs", job.min_block_bytes(), data.block)?;
+            let redo = own.get(1).map(|(redo, _)| *redo);
+            check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), redo.unwrap_or(data).block)?;
             let load = Oltp::new(job, id, data.bytes, redo.map(|r| r.bytes)).map_err(|e| usage(&e))?;
             let volumes = load.volumes();
+            // The redo log may be behind the data.
+            devices = vec![data, redo.unwrap_or(data)];
             (WorkerLoad::Other(Box::new(load)), volumes)
         }
     };
-    let (mut devices, mut pools) = (Vec::new(), Vec::new());
-    for (volume, target) in needed.into_iter().zip([data, redo.unwrap_or(data)]) {
-        let device = if job.direct { &target.direct } else { &target.buffered };
-        devices.push(Arc::clone(device.as_ref().expect("opened as its jobs ask for it")));
-        pools.push(buffers(job, volume, regions)?);
-    }
+    let open = |device: &&Opened| {
+        let opened = if job.direct { &device.direct } else { &device.buffered };
+        Arc::clone(opened.as_ref().expect("opened as its jobs ask for it"))
+    };
+    let devices = devices.iter().map(open).collect();
+    let pools = volumes.into_iter().map(|volume| buffers(job, volume, regions)).collect::<Result<Vec<_>>>()?;
     let device = WorkerDevice::Direct(DirectDevices { devices, regions: Arc::clone(regions) });
     // The kernel's software queues do not depend on this CPU.
     Ok(ready(job, load, pools, device, (pin_of(job, instance), CpuId::new(0)), &plan.stop))

@@ -7,10 +7,12 @@
 pub(crate) mod settings;
 mod waiter;
 mod io_channel;
+mod answer;
 mod change;
 mod cpus;
 mod wait_set;
 mod checkpoint;
+mod commands;
 mod worker;
 mod job_loop;
 mod plain;
@@ -19,9 +21,13 @@ mod direct;
 mod kernel;
 mod open;
 mod layout;
+mod logs;
 mod prepare;
+mod status;
+mod verify_files;
 mod watch;
 mod give_up;
+mod grid;
 
 pub(crate) use change::{Frozen, change_settings, drain, replace_settings, wait_ended};
 pub use checkpoint::{ThreadEnd, ThreadTrace};
@@ -29,8 +35,10 @@ pub use cpus::CpuChange;
 pub use give_up::GivenUp;
 pub use io_channel::IoChannel;
 pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
+pub use logs::LogFiles;
 pub use prepare::{Prepared, RunPlan, RunTarget, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
+pub use status::Observe;
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 
 use crate::clock;
@@ -38,9 +46,12 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::process::{UsageScope, since, usage};
 use blk::stat::{DiskStats, HctxStats};
-use blk::time::Duration;
+use blk::time::{Duration, Instant};
 use cpus::CpuWatch;
 use give_up::GiveUp;
+use logs::LogWriter;
+use status::{OnlyProgress, Request};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -49,6 +60,7 @@ use watch::Watch;
 use worker::Worker;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
+use workload::steady::SteadyReport;
 
 /// How often a run samples the I/O in flight, reports its progress and checks the stop flag.
 const TICK: Duration = Duration::from_ms(20);
@@ -70,6 +82,8 @@ pub struct DiskOutcome {
 pub struct RunOutcome {
     /// Per thread, in the order of the job file; `None` for one that never started.
     pub threads: Vec<Option<ThreadEnd>>,
+    /// What `steadystate` has found about each thread, or about a group at its last thread.
+    pub steady: Vec<Option<SteadyReport>>,
     /// Which job instance each thread is.
     pub instances: Vec<Instance>,
     /// Per target, over [`RunOutcome::measured`]; for a stripe the sums over its devices.
@@ -96,78 +110,133 @@ pub struct RunOutcome {
     pub given_up: Vec<GivenUp>,
     /// Settings of the kernel's devices that could not be restored.
     pub not_put_back: Vec<String>,
+    /// What could not be done beside the I/O: logs that were not written, files that were not removed.
+    pub not_done: Vec<String>,
 }
 
 impl Prepared {
     /// Runs all threads. Calls `observe` every few milliseconds. Returns the error of the first thread that could not run at all; I/O
     /// errors are part of the measurements.
     pub fn run(self, observe: &mut dyn FnMut(&Progress)) -> Result<RunOutcome> {
+        self.run_observed(&mut OnlyProgress(observe))
+    }
+
+    /// As [`Prepared::run`], for an observer that may ask for measurements meanwhile.
+    pub fn run_observed(mut self, observe: &mut dyn Observe) -> Result<RunOutcome> {
         let mut schedule = Schedule::new(self.instances.clone());
-        let mut workers: Vec<_> = self.workers.into_iter().map(Some).collect();
+        let mut workers: Vec<_> = std::mem::take(&mut self.workers).into_iter().map(Some).collect();
         assert_eq!(workers.len(), self.instances.len(), "one worker per scheduled thread");
         let mut running: Vec<Option<JoinHandle<Result<ThreadEnd>>>> = workers.iter().map(|_| None).collect();
         let mut ends: Vec<Option<ThreadEnd>> = workers.iter().map(|_| None).collect();
-        let watched = workers.iter().flatten().map(Worker::watched);
-        let mut watch = Watch::new(&self.disks, &self.kernel, watched.collect(), self.ramps);
+        let watched = workers.iter().flatten().map(Worker::watched).collect();
+        let mut watch = Watch::new(&self.disks, &self.kernel, watched, self.ramps);
         let cpus = CpuWatch::start(&self.disks);
         let mut give_up = GiveUp::new(&self.disks);
         let (ended, endings) = mpsc::channel();
+        let logs = self.logs.take().map(LogWriter::start).transpose()?;
         let began = clock::now();
-        let mut failure = None;
+        let (mut failure, mut request) = (None, Request::default());
+        let mut not_saved = Vec::new();
         while !schedule.is_done() {
             let now = clock::now();
             if self.stop.load(Ordering::Relaxed) {
                 schedule.cancel();
                 give_up.look(now);
             }
-            for i in schedule.start_ready(now) {
-                let worker = workers[i].take().expect("a thread starts once");
+            let steady = self.together.look(now, &|i| watch::counts(&watch.threads[i]), &self.instances);
+            end_early(&steady, &mut schedule, &watch);
+            for i in self.together.start_ready(&mut schedule, now) {
+                let mut worker = workers[i].take().expect("a thread starts once");
+                worker.links.logs = logs.as_ref().map(|logs| logs.sink(i));
                 running[i] = Some(spawn(i, worker, ended.clone())?);
                 watch.threads[i].started = Some(now);
             }
-            observe(&watch.tick(now));
+            observe.progress(&watch.tick(now));
+            if request.is_answered(now, &watch.threads, observe) {
+                observe.status(self.so_far(&watch, status::so_far(&ends, &watch.threads), began));
+            }
             let pause = schedule.next_start().map_or(TICK, |t| t.since(now).min(TICK));
             match endings.recv_timeout(std::time::Duration::from_nanos(pause.as_ns())) {
                 Ok(i) => {
                     schedule.ended(i);
-                    let handle = running[i].take().expect("a thread that ended was running");
-                    match handle.join() {
-                        Ok(Ok(end)) => ends[i] = Some(end),
-                        Ok(Err(e)) => {
+                    match join(running[i].take().expect("a thread that ended was running")) {
+                        Ok(end) => {
+                            end_early(
+                                &self.together.ended(i, end.stats.first_error != 0, &schedule),
+                                &mut schedule,
+                                &watch,
+                            );
+                            not_saved.extend(self.verify_files.as_ref().and_then(|files| files.save(i, &end)));
+                            not_saved.extend(end.not_dumped.clone());
+                            ends[i] = Some(end);
+                        }
+                        Err(e) => {
                             self.stop.store(true, Ordering::Relaxed);
                             failure.get_or_insert(e);
                         }
-                        Err(panic) => std::panic::resume_unwind(panic),
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("this function holds a sender"),
             }
         }
-        if let Some(e) = failure {
-            return Err(e);
-        }
+        failure.map_or(Ok(()), Err)?;
+        let mut outcome = self.so_far(&watch, ends, began);
+        (outcome.kernel, outcome.given_up) = kernel::conclude(&self.kernel, &watch, give_up.ends());
+        outcome.not_put_back = kernel::put_back(std::mem::take(&mut self.kept), outcome.given_up.is_empty());
+        outcome.cpus = cpus.map(|c| c.seen()).unwrap_or_default();
+        outcome.not_done = logs.map(LogWriter::finish).unwrap_or_default();
+        outcome.not_done.append(&mut not_saved);
+        outcome.not_done.extend(remove_files(&self.to_remove));
+        Ok(outcome)
+    }
+
+    /// The run as measured by these threads until now.
+    fn so_far(&self, watch: &Watch<'_>, threads: Vec<Option<ThreadEnd>>, began: Instant) -> RunOutcome {
         let now = clock::now();
-        let process = since(usage(UsageScope::Process), watch.baseline.process);
-        let (kernel, given_up) = kernel::conclude(&self.kernel, &watch, give_up.ends());
-        let total: u64 = ends.iter().flatten().map(|e| e.stats.total_ios()).sum();
-        Ok(RunOutcome {
-            threads: ends,
-            instances: self.instances,
+        let total: u64 = threads.iter().flatten().map(|e| e.stats.total_ios()).sum();
+        RunOutcome {
+            threads,
+            steady: (0..self.instances.len()).map(|i| self.together.steady(i)).collect(),
+            instances: self.instances.clone(),
             disks: outcome(&self.targets, &self.disks, &watch.baseline.disks),
-            kernel,
-            not_put_back: kernel::put_back(self.kept, given_up.is_empty()),
+            kernel: self.kernel.iter().zip(&watch.baseline.kernel).map(|(k, before)| k.outcome(before)).collect(),
             devices: self.disks.iter().map(|(name, _)| name.clone()).collect(),
             elapsed: now.since(began),
             measured: now.since(watch.baseline.at),
-            process,
+            process: since(usage(UsageScope::Process), watch.baseline.process),
             ios: total.saturating_sub(watch.baseline.ios),
             in_flight: watch.in_flight(),
-            cpus: cpus.map(|c| c.seen()).unwrap_or_default(),
+            cpus: Vec::new(),
             stopped: self.stop.load(Ordering::Relaxed),
-            given_up,
-        })
+            given_up: Vec::new(),
+            not_put_back: Vec::new(),
+            not_done: Vec::new(),
+        }
     }
+}
+
+/// Removes these files. Returns what could not be removed, with the reason.
+fn remove_files(paths: &[PathBuf]) -> Vec<String> {
+    let remove = |path: &PathBuf| match std::fs::remove_file(path) {
+        // It may have been removed by another of its names.
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Some(format!("unlink: cannot remove '{}': {e}", path.display()))
+        }
+        _ => None,
+    };
+    paths.iter().filter_map(remove).collect()
+}
+
+/// Ends instances that run, and cancels the start of those that have not started.
+fn end_early(which: &[usize], schedule: &mut Schedule, watch: &Watch<'_>) {
+    schedule.cancel_those(which);
+    which.iter().for_each(|&i| watch.threads[i].live.stop.store(true, Ordering::Relaxed));
+}
+
+/// Returns the result of a thread that has ended. A panic of the thread continues here.
+fn join(handle: JoinHandle<Result<ThreadEnd>>) -> Result<ThreadEnd> {
+    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn spawn(i: usize, worker: Worker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {

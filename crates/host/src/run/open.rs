@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An open target: one device with its queues, or several devices that it is striped over.
 
+use super::grid::Grid;
 use crate::disk::{Disk, Shared};
 use crate::driver::HostDriver;
+use crate::driver::file::FilePart;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::target::{Needs, TargetSpec, TargetWarning, add_new};
@@ -21,10 +23,15 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Opens what `text`, read as `spec`, names.
-    pub(super) fn new(text: &str, spec: &TargetSpec, needs: &Needs, regions: &Arc<Regions>) -> Result<Opened> {
+    /// Opens what `text`, read as `spec`, names. With `any_size` a buffered file may end within a sector.
+    pub(super) fn new(
+        (text, spec): (&str, &TargetSpec),
+        any_size: bool,
+        needs: &Needs,
+        regions: &Arc<Regions>,
+    ) -> Result<Opened> {
         let TargetSpec::Stripe(stripe) = spec else {
-            let open = spec.open(needs, Arc::clone(regions))?;
+            let open = spec.open_part(FilePart::default(), any_size, needs, Arc::clone(regions))?;
             return Ok(Opened { drivers: vec![open.driver], map: None, warnings: open.warnings });
         };
         let each = Needs { min_bytes: stripe.member_bytes(needs.min_bytes), ..*needs };
@@ -55,7 +62,23 @@ impl Opened {
 
     /// Bytes of the whole.
     pub(super) fn bytes(&self) -> u64 {
-        self.map.as_ref().map_or_else(|| self.drivers[0].capacity(), |m| m.capacity()).0 << SECTOR_SHIFT
+        match &self.map {
+            Some(map) => map.capacity().0 << SECTOR_SHIFT,
+            None => {
+                let driver = &self.drivers[0];
+                driver.space().exact_bytes().unwrap_or_else(|| driver.capacity().0 << SECTOR_SHIFT)
+            }
+        }
+    }
+
+    /// What it allows.
+    pub(super) fn grid(&self) -> Grid {
+        let driver = &self.drivers[0];
+        Grid {
+            block: self.block_bytes(),
+            takes_bytes: self.map.is_none() && driver.limits().takes_bytes,
+            is_direct: self.map.is_none() && driver.is_direct() == Some(true),
+        }
     }
 
     /// The largest logical block of its devices, bytes.

@@ -62,14 +62,14 @@ impl JobDevice for Plain {
     const PLUGS_SINGLE: bool = false;
 
     #[inline]
-    fn plug(&mut self, _volume: usize, is_first: bool, nr_ios: u32) {
+    fn plug(&mut self, _target: usize, is_first: bool, nr_ios: u32) {
         if is_first {
             self.sub.start_plug(nr_ios);
         }
     }
 
     #[inline]
-    fn submit(&mut self, _volume: usize, bio: &Bio, now: Instant) -> std::result::Result<(), SubmitError> {
+    fn submit(&mut self, _target: usize, bio: &Bio, now: Instant) -> std::result::Result<(), SubmitError> {
         self.sub.submit(bio, now)
     }
 

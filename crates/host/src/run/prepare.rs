@@ -4,12 +4,16 @@
 //! Everything that can be refused is refused here, before the first I/O. A file is created or extended only if the user named it: as
 //! `filename`, by fio's naming rule, or as target. Nothing else is written.
 
-use super::checkpoint::Live;
+use super::checkpoint::RunLinks;
+use super::commands::Commands;
+use super::grid::check_block;
 use super::kernel::{self, KernelTarget};
-use super::layout::{guard_files, holes, make_files, needs, share_locks};
+use super::layout::{any_size, guard_files, holes, make_files, needs, share_locks, to_remove};
+use super::logs::LogFiles;
 use super::open::{Opened, check_limits};
 use super::plain::{PlainDisk, Submitting};
 use super::settings::{RunSettings, probe};
+use super::verify_files::{Dumps, VerifyFiles};
 use super::wide::WideVolume;
 use super::worker::{Worker, WorkerDevice, WorkerLoad, slot_bytes};
 use crate::disk::Disk;
@@ -20,21 +24,24 @@ use crate::image_lock::ImageLocks;
 use crate::kernel::SettingsGuard;
 use crate::mem::{BufferPool, Regions};
 use crate::secrets::without_secrets;
-use crate::target::{TargetSpec, TargetWarning, has_kind};
+use crate::target::{TargetSpec, TargetWarning, add_new, has_kind, is_word};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::HctxType;
-use blk::id::CpuId;
+use blk::id::{CpuId, SECTOR_SIZE};
 use blk::limits::Limits;
 use blk::settings::QueueConfig;
+use std::collections::HashMap;
+use std::fs;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use workload::engine::{JobThread, ThreadId};
-use workload::job::{CpusPolicy, Extent, Job, REDO_WRITE_MAX, Submit};
+use workload::engine::{FileTarget, JobThread, ThreadId};
+use workload::job::{CpusPolicy, Extent, FileShare, Job, OltpJob, REDO_WRITE_MAX, Submit};
 use workload::load::{Load, Volume};
 use workload::oltp::Oltp;
 use workload::schedule::{self, Instance};
+use workload::together::Together;
 
 /// What a run is to be made of, besides the jobs.
 pub struct RunPlan<'a> {
@@ -50,6 +57,8 @@ pub struct RunPlan<'a> {
     pub entropy: u64,
     /// Also allows a kernel device that is in use, or that has a signature which a job overwrites. Only for targets `kernel:/dev/X`.
     pub force: bool,
+    /// Directory of verify states; empty for the working directory.
+    pub aux_dir: &'a Path,
 }
 
 /// Disks and threads, ready.
@@ -58,7 +67,7 @@ pub struct Prepared {
     pub(super) instances: Vec<Instance>,
     /// One per device, with its name: the target's, or `TARGET#N` for device N of a striped target.
     pub disks: Vec<(String, Arc<Disk>)>,
-    /// The distinct targets.
+    /// The distinct targets; the many files of a thread are one.
     pub targets: Vec<RunTarget>,
     /// The kernel's devices, instead of `disks` and `targets`, in a run on those.
     pub kernel: Vec<KernelTarget>,
@@ -66,9 +75,16 @@ pub struct Prepared {
     pub(super) kept: Vec<SettingsGuard>,
     /// Warnings for the user: what differs from the request.
     pub warnings: Vec<TargetWarning>,
+    pub(super) together: Together,
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,
+    /// Files of per-interval logs.
+    pub(super) logs: Option<LogFiles>,
+    /// Files of verified jobs.
+    pub(super) verify_files: Option<VerifyFiles>,
     pub(super) stop: Arc<AtomicBool>,
+    /// Files to remove when the run has ended (`unlink`).
+    pub(super) to_remove: Vec<PathBuf>,
     /// Dropped after the disks.
     pub(super) locks: ImageLocks,
 }
@@ -78,7 +94,7 @@ pub struct Prepared {
 pub struct RunTarget {
     /// As the user named it.
     pub name: String,
-    /// Its devices among [`Prepared::disks`]: one, or those it is striped over.
+    /// Its devices among [`Prepared::disks`]: one, those it is striped over, or those of the files it stands for.
     pub disks: Range<usize>,
 }
 
@@ -99,20 +115,83 @@ impl Prepared {
     pub fn keep_slices(&mut self) {
         self.workers.iter_mut().for_each(|w| w.load.load_mut().keep_slices());
     }
+
+    /// Makes the jobs write the files that they leave: the per-interval logs that they ask for, and verify states and bad blocks in
+    /// the directory `dir`. `jobs` and `target` are those that were prepared.
+    pub fn write_files(&mut self, jobs: &[Job], dir: &Path, target: Option<&str>) {
+        for (worker, instance) in self.workers.iter_mut().zip(&self.instances) {
+            worker.links.dumps = Dumps::of(&jobs[instance.job], instance, dir, target);
+        }
+        self.verify_files = Some(VerifyFiles::of(jobs, &self.instances, dir));
+        self.logs = LogFiles::of(jobs, &self.instances);
+        if self.logs.is_some() {
+            self.workers.iter_mut().for_each(|w| w.load.load_mut().keep_logs());
+        }
+    }
 }
 
 /// One target and the threads that use it.
 pub(super) struct Target {
     pub(super) text: String,
     pub(super) spec: TargetSpec,
+    /// As with fio, missing directories are made if they are part of a job's `filename`, not those of `directory`.
+    pub(super) makes_directories: bool,
     pub(super) users: Vec<User>,
 }
 
-/// A thread that uses a target, and the volume that the target is for it.
+impl Target {
+    /// Bytes that its users need, if they give them in bytes.
+    pub(super) fn bytes_planned(&self, jobs: &[Job]) -> Option<u64> {
+        self.users.iter().filter_map(|user| user.reach(jobs)).max()
+    }
+}
+
+/// A thread that uses a target.
 pub(super) struct User {
     pub(super) instance: Instance,
-    /// 0: its data; 1: its redo log, if that is elsewhere.
-    pub(super) volume: usize,
+    /// Number of the target among those of the thread.
+    pub(super) number: usize,
+    pub(super) content: Content,
+}
+
+/// What a thread has on a target.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    /// Data, of which it asks this.
+    Data(FileShare),
+    /// The redo log of a database, if that is elsewhere.
+    Redo,
+}
+
+impl User {
+    pub(super) fn has_data(&self) -> bool {
+        matches!(self.content, Content::Data(_))
+    }
+
+    /// Bytes that the target needs for it, if its job gives them in bytes.
+    pub(super) fn reach(&self, jobs: &[Job]) -> Option<u64> {
+        let job = &jobs[self.instance.job];
+        match self.content {
+            Content::Data(share) => job.reach(share, self.instance.instance),
+            Content::Redo => redo_bytes(job),
+        }
+    }
+}
+
+/// The targets of each thread, as numbers among all targets, in the thread's order.
+pub(super) fn targets_by_thread(targets: &[Target], instances: &[Instance]) -> Vec<Vec<(usize, Content)>> {
+    let mut of: Vec<Vec<(usize, usize, Content)>> = vec![Vec::new(); instances.len()];
+    for (t, target) in targets.iter().enumerate() {
+        for user in &target.users {
+            // Threads are numbered from 1.
+            of[user.instance.number as usize - 1].push((user.number, t, user.content));
+        }
+    }
+    let in_order = |mut own: Vec<(usize, usize, Content)>| {
+        own.sort_by_key(|(number, ..)| *number);
+        own.into_iter().map(|(_, target, content)| (target, content)).collect()
+    };
+    of.into_iter().map(in_order).collect()
 }
 
 /// The disks of a target that was started.
@@ -126,72 +205,91 @@ struct Started {
 /// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
 pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
-    let targets = targets(jobs, &instances, plan.target)?;
+    let (targets, warnings) = targets(jobs, &instances, &plan)?;
     if targets.iter().any(kernel::is_kernel) {
-        return kernel::prepare(jobs, plan, instances, &targets);
+        let aux_dir = plan.aux_dir;
+        let prepared = kernel::prepare(jobs, plan, instances, &targets)?;
+        return load_states(jobs, join_flows(jobs, prepared), aux_dir);
     }
     let settings = settings_of(&plan)?;
     let shared = settings.shared()?;
     let config = settings.disk;
-    for t in &targets {
-        check_limits(&t.text, &t.spec, plan.settings)?;
-    }
+    targets.iter().try_for_each(|t| check_limits(&t.text, &t.spec, plan.settings))?;
     let regions = Arc::new(Regions::new());
     let mut prepared = Prepared {
         workers: Vec::new(),
+        together: Together::new(jobs, &instances),
         instances,
         disks: Vec::new(),
         targets: Vec::new(),
         kernel: Vec::new(),
         kept: Vec::new(),
-        warnings: Vec::new(),
+        warnings,
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
+        logs: None,
+        verify_files: None,
         stop: Arc::clone(&plan.stop),
+        to_remove: Vec::new(),
         locks: ImageLocks::default(),
     };
-    let (mut started, mut numbered): (Vec<Started>, Vec<(u32, Worker)>) = (Vec::new(), Vec::new());
+    let mut started: Vec<Started> = Vec::new();
     for target in &targets {
         let needs = needs(jobs, target, config.read_ahead_kb);
         make_files(jobs, target, &needs, &mut prepared.locks, plan.laying_out)?;
         guard_files(jobs, target, &needs)?;
+        prepared.to_remove.extend(to_remove(jobs, target).into_iter().cloned());
         prepared.warnings.extend(holes(jobs, target)?.into_iter().map(TargetWarning::new));
-        let mut opened = Opened::new(&target.text, &target.spec, &needs, &regions)?;
+        let mut opened = Opened::new((&target.text, &target.spec), any_size(jobs, target, &needs), &needs, &regions)?;
         share_locks(&opened.drivers, &needs, &prepared.locks)?;
         prepared.warnings.append(&mut opened.warnings);
-        let made = threads(jobs, target, &opened, plan.entropy)?;
-        let volumes = made.iter().map(|(_, t)| t.volumes()[0]).chain(loops_of(jobs, target));
         let mut config = config.clone();
-        config.bios_per_submitter = bios_needed(volumes, opened.drivers[0].as_ref(), &config);
+        config.bios_per_submitter = bios_needed(volumes_of(jobs, target), opened.drivers[0].as_ref(), &config);
         let disks = opened.start(&config, shared.as_ref())?;
         check_polling(jobs, target, &disks)?;
         let start = Started { opened, disks, first: prepared.disks.len() };
-        for (user, thread) in made {
-            let worker = worker(&jobs[user.job], &user, thread, &start, &regions, &plan.stop)?;
-            numbered.push((user.number, worker));
-        }
         let shown = without_secrets(&target.text);
         prepared.disks.extend(start.disks.iter().enumerate().map(|(i, disk)| {
             let name = if start.opened.map.is_some() { format!("{shown}#{i}") } else { shown.clone() };
             (name, Arc::clone(disk))
         }));
-        let disks = start.first..prepared.disks.len();
-        prepared.targets.push(RunTarget { name: shown, disks });
         started.push(start);
     }
-    for instance in prepared.instances.iter().filter(|i| jobs[i.job].oltp.is_some()) {
+    prepared.targets = run_targets(&targets, &started);
+    let of_threads = targets_by_thread(&targets, &prepared.instances);
+    for (instance, own) in prepared.instances.iter().zip(of_threads) {
         let job = &jobs[instance.job];
-        let of = |volume| {
-            let is_its = |u: &User| u.instance.number == instance.number && u.volume == volume;
-            targets.iter().position(|t| t.users.iter().any(is_its)).map(|t| &started[t])
+        let own: Vec<(&Started, Content)> = own.into_iter().map(|(t, content)| (&started[t], content)).collect();
+        let worker = match job.oltp {
+            None => worker(job, instance, &own, &regions, &plan, &mut prepared.warnings)?,
+            Some(_) => oltp_worker(job, instance, &own, &regions, &plan)?,
         };
-        let data = of(0).expect("every instance has a target");
-        let worker = oltp_worker(job, instance, [data, of(1).unwrap_or(data)], of(1).is_some(), &regions, &plan)?;
-        numbered.push((instance.number, worker));
+        prepared.workers.push(worker);
     }
-    numbered.sort_by_key(|(number, _)| *number);
-    prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
     introduce(&mut prepared.workers);
-    Ok(prepared)
+    load_states(jobs, join_flows(jobs, prepared), plan.aux_dir)
+}
+
+/// A thread with more files than this has the counters of all of them together.
+const MOST_SHOWN: usize = 16;
+
+/// Returns what the run shows counters of: each target, or the files together that a thread is the first to use.
+fn run_targets(targets: &[Target], started: &[Started]) -> Vec<RunTarget> {
+    let of_same_thread = |a: &Target, b: &Target| a.users[0].instance.number == b.users[0].instance.number;
+    let (mut shown, mut begin) = (Vec::new(), 0);
+    for files in targets.chunk_by(of_same_thread) {
+        let started = &started[begin..begin + files.len()];
+        begin += files.len();
+        let name = |target: &Target| without_secrets(&target.text);
+        let end = |s: &Started| s.first + s.disks.len();
+        if files.len() > MOST_SHOWN {
+            let name = format!("{} and {} more", name(&files[0]), files.len() - 1);
+            shown.push(RunTarget { name, disks: started[0].first..end(&started[files.len() - 1]) });
+        } else {
+            let each = files.iter().zip(started);
+            shown.extend(each.map(|(t, s)| RunTarget { name: name(t), disks: s.first..end(s) }));
+        }
+    }
+    shown
 }
 
 /// The settings of a run on our block layer.
@@ -205,46 +303,83 @@ fn settings_of(plan: &RunPlan<'_>) -> Result<RunSettings> {
     Ok(settings)
 }
 
-/// Returns the distinct targets in order of first use. A target that replaces those of all jobs replaces the redo logs, too.
-fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<Vec<Target>> {
-    let mut targets: Vec<Target> = Vec::new();
+/// Returns the distinct targets in order of first use. A target that replaces those of all jobs replaces their files and redo
+/// logs. A file in the working directory comes before a target that is called the same, which is noted.
+fn targets(jobs: &[Job], instances: &[Instance], plan: &RunPlan<'_>) -> Result<(Vec<Target>, Vec<TargetWarning>)> {
+    let (mut targets, mut warnings): (Vec<Target>, _) = (Vec::new(), Vec::new());
+    let mut known: HashMap<String, usize> = HashMap::new();
     for i in instances {
         let job = &jobs[i.job];
         let is_null = job.ioengine.submit() == Submit::Null;
-        let text = match over {
-            Some(over) => over.to_owned(),
-            None if is_null => null_target(job, i.instance),
-            None => job.file_name(i.instance, &has_kind),
+        let own = plan.target.is_none() && !is_null;
+        let names: Vec<String> = match plan.target {
+            Some(target) => vec![target.to_owned()],
+            None if is_null => Vec::new(),
+            None => (0..job.nr_files()).map(|file| target_name(job, i.instance, file, &mut warnings)).collect(),
         };
-        let redo = job.redo_file_name(i.instance, &has_kind).filter(|_| over.is_none() && !is_null);
+        let planned = |name: &String| known.get(name).and_then(|&t| targets[t].bytes_planned(jobs));
+        let bytes_of = |file: usize| planned(&names[file]).unwrap_or(0).max(bytes_now(&names[file]));
+        // One target in place of the job's files is used as the only file of a job.
+        let shares = match plan.target {
+            Some(_) => vec![FileShare::of(job)],
+            None if is_null => job.file_shares(plan.entropy, i.number, |_| 0),
+            None => job.file_shares(plan.entropy, i.number, bytes_of),
+        };
+        let names = match names.is_empty() {
+            true => vec![null_target(job, i.instance, &shares); shares.len()],
+            false => names,
+        };
+        let redo = job.redo_file_name(i.instance, &has_kind).filter(|_| own);
         // On the same target the redo log is behind the data.
-        let redo = redo.filter(|redo| *redo != text);
-        for (volume, text) in std::iter::once(text).chain(redo).enumerate() {
-            let user = User { instance: i.clone(), volume };
-            match targets.iter_mut().find(|t| t.text == text) {
-                Some(t) => t.users.push(user),
+        let redo = redo.filter(|redo| *redo != names[0]).map(|redo| (redo, Content::Redo));
+        let data = names.into_iter().zip(shares.into_iter().map(Content::Data));
+        for (number, (text, content)) in data.chain(redo).enumerate() {
+            let user = User { instance: i.clone(), number, content };
+            match known.get(&text) {
+                Some(&t) => targets[t].users.push(user),
                 None => {
                     let spec = TargetSpec::parse(&text)?;
-                    targets.push(Target { text, spec, users: vec![user] });
+                    let makes_directories = plan.target.is_none() && job.directory.is_empty() && job.replay.is_none();
+                    known.insert(text.clone(), targets.len());
+                    targets.push(Target { text, spec, makes_directories, users: vec![user] });
                 }
             }
         }
     }
-    Ok(targets)
+    Ok((targets, warnings))
 }
 
-/// Returns the target for `ioengine=null`: a null disk large enough for the job, whatever `filename` says.
-fn null_target(job: &Job, instance: u32) -> String {
-    let size = reach(job, instance).unwrap_or(0).max(NullOptions::default().size_bytes);
-    format!("null:size={size}")
+/// The target that a job names as one of its files.
+fn target_name(job: &Job, instance: u32, file: usize, warnings: &mut Vec<TargetWarning>) -> String {
+    match job.file_name(instance, file, &has_kind) {
+        word if is_word(&word) && fs::metadata(&word).is_ok_and(|meta| !meta.is_dir()) => {
+            let text = format!("filename={word}: the file './{word}' is used; write '{word}:' for the target");
+            add_new(warnings, vec![TargetWarning::new(text)]);
+            format!("./{word}")
+        }
+        // What has an escaped colon and is no target is a file.
+        name if job.filename.get(file).is_some_and(|typed| typed.contains("\\:"))
+            && !has_kind(&name)
+            && !name.starts_with('/') =>
+        {
+            format!("./{name}")
+        }
+        name => name,
+    }
 }
 
-/// Returns the end of the bytes that an instance touches, if the job gives it in bytes.
-pub(super) fn reach(job: &Job, instance: u32) -> Option<u64> {
-    let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
-    let start = bytes(&job.offset)?.saturating_add(bytes(&job.offset_increment)?.saturating_mul(u64::from(instance)));
-    // With `filesize` random offsets reach to the end of the file, whatever `size` says.
-    job.filesize_bytes.or_else(|| Some(start.saturating_add(bytes(job.size.as_ref()?)?)))
+/// Size of a file that exists, else 0.
+fn bytes_now(name: &str) -> u64 {
+    match TargetSpec::parse(name) {
+        Ok(TargetSpec::File(path)) => fs::metadata(path).map_or(0, |meta| meta.len()),
+        _ => 0,
+    }
+}
+
+/// Returns the target for `ioengine=null`: a null disk large enough for each file, whatever `filename` says.
+fn null_target(job: &Job, instance: u32, shares: &[FileShare]) -> String {
+    let reach = shares.iter().filter_map(|&share| job.reach(share, instance)).max();
+    format!("null:size={}", reach.unwrap_or(0).max(NullOptions::default().size_bytes))
 }
 
 /// Returns the bytes that the redo logs of a job take on a target of their own, if the job gives them in bytes.
@@ -255,40 +390,40 @@ pub(super) fn redo_bytes(job: &Job) -> Option<u64> {
     }
 }
 
-/// Makes the threads of fio jobs on a target.
-fn threads(jobs: &[Job], target: &Target, opened: &Opened, entropy: u64) -> Result<Vec<(Instance, JobThread)>> {
-    let block = opened.block_bytes();
-    let users = target.users.iter().map(|u| &u.instance).filter(|i| jobs[i.job].oltp.is_none());
-    users
-        .map(|user| {
-            let job = &jobs[user.job];
-            check_block(job, "bs", job.min_block_bytes(), block)?;
-            let id = ThreadId { instance: user.instance, number: user.number, entropy };
-            let thread = JobThread::new(job, id, opened.bytes()).map_err(|e| Error::usage(e.to_string()))?;
-            Ok((user.clone(), thread))
-        })
-        .collect()
-}
-
-pub(super) fn check_block(job: &Job, option: &str, bytes: u64, block: u32) -> Result<()> {
-    if bytes.is_multiple_of(u64::from(block)) {
-        return Ok(());
+/// Returns a file of a job on a target of `target_bytes`. A job uses what is there after its offset if that is less than the
+/// size it asks for, as on a smaller device.
+fn fitted(job: &Job, share: FileShare, instance: u32, target_bytes: u64) -> (FileTarget, Option<TargetWarning>) {
+    let as_asked = (FileTarget { bytes: target_bytes, share }, None);
+    if job.replay.is_some() {
+        return as_asked;
     }
-    Err(Error::usage(format!(
-        "{option}={bytes} (job '{}', line {}): must be a multiple of the target's logical block size {block}",
-        job.name, job.line
-    )))
+    let end = job.reach(share, instance).filter(|&end| end > target_bytes && share.filesize_bytes.is_none());
+    let (Some(end), Some(Extent::Bytes(asked))) = (end, share.size) else { return as_asked };
+    let size = asked.saturating_sub(end - target_bytes);
+    if size == 0 {
+        return as_asked;
+    }
+    if end - target_bytes < SECTOR_SIZE as u64 && job.seq_offset_add_bytes >= 0 {
+        // A file ends within a sector, which no I/O reaches. Its bytes count when the job ends by bytes.
+        return (FileTarget { bytes: end, share }, None);
+    }
+    let place = job.place();
+    let text = format!("size ({place}): the target has only {size} bytes after the job's offset; they are used");
+    let warning = (end - target_bytes >= SECTOR_SIZE as u64).then(|| TargetWarning::new(text));
+    let share = FileShare { size: Some(Extent::Bytes(size)), ..share };
+    (FileTarget { bytes: target_bytes, share }, warning)
 }
 
-/// Returns the volumes of transaction loops on a target.
-fn loops_of<'a>(jobs: &'a [Job], target: &'a Target) -> impl Iterator<Item = Volume> + 'a {
-    target.users.iter().filter_map(|u| Some((&jobs[u.instance.job], jobs[u.instance.job].oltp.as_ref()?))).flat_map(
-        |(job, oltp)| {
-            let data = Volume { slots: oltp.most_ios(), slot_bytes: job.max_block_bytes() as u32 };
-            // The redo log is behind the data, or alone.
-            [data, Volume { slots: 1, slot_bytes: REDO_WRITE_MAX }]
-        },
-    )
+/// Returns the volumes of the threads on a target.
+fn volumes_of<'a>(jobs: &'a [Job], target: &'a Target) -> impl Iterator<Item = Volume> + 'a {
+    target.users.iter().flat_map(|user| {
+        let job = &jobs[user.instance.job];
+        let slots = job.oltp.as_ref().map_or(job.iodepth, OltpJob::most_ios);
+        let data = Volume { slots, slot_bytes: job.max_block_bytes() as u32 };
+        // The redo log is behind the data, or alone.
+        let redo = Volume { slots: 1, slot_bytes: REDO_WRITE_MAX };
+        [Some(data), job.oltp.as_ref().map(|_| redo)].into_iter().flatten()
+    })
 }
 
 /// Makes the buffers for one volume of a job's thread.
@@ -336,7 +471,7 @@ fn piece_sectors(limits: &Limits, max_sectors_kb: Option<u32>) -> u32 {
 fn check_polling(jobs: &[Job], target: &Target, disks: &[Arc<Disk>]) -> Result<()> {
     let polled = target.users.iter().map(|u| &jobs[u.instance.job]).find(|j| j.hipri);
     let Some(job) = polled else { return Ok(()) };
-    let refuse = |text: &str| Err(Error::usage(format!("hipri (job '{}', line {}): {text}", job.name, job.line)));
+    let refuse = |text: &str| Err(Error::usage(format!("hipri ({}): {text}", job.place())));
     match disks {
         [disk] if disk.queue.map().nr_queues(HctxType::Poll) == 0 => {
             refuse("the disk has no poll queue; set nr_poll_queues=1 or leave hipri out")
@@ -378,40 +513,55 @@ fn place(job: &Job, user: &Instance, disk: &Disk) -> (Option<Vec<u32>>, CpuId) {
     (pin, CpuId::new(cpu))
 }
 
-/// Makes the thread of a fio job.
+/// Makes the thread of a fio job on its targets.
 fn worker(
     job: &Job,
     user: &Instance,
-    thread: JobThread,
-    target: &Started,
+    own: &[(&Started, Content)],
     regions: &Regions,
-    stop: &Arc<AtomicBool>,
+    plan: &RunPlan<'_>,
+    warnings: &mut Vec<TargetWarning>,
 ) -> Result<Worker> {
+    let mut files = Vec::with_capacity(own.len());
+    for (target, content) in own {
+        let Content::Data(share) = *content else { unreachable!("a fio job has no redo log") };
+        let (file, warning) = fitted(job, share, user.instance, target.opened.bytes());
+        add_new(warnings, Vec::from_iter(warning));
+        files.push(file);
+    }
+    let id = ThreadId { instance: user.instance, number: user.number, entropy: plan.entropy };
+    let thread = JobThread::with_files(job, id, &files).map_err(|e| Error::usage(e.to_string()))?;
+    for ((target, _), file) in own.iter().zip(files) {
+        target.opened.grid().check(job, user.instance, file)?;
+    }
     let volume = Volume { slots: thread.depth(), slot_bytes: slot_bytes(&thread) as u32 };
     let pools = vec![buffers(job, volume, regions)?];
-    let device = if target.opened.map.is_some() {
-        WorkerDevice::Wide(vec![wide_volume(target)])
+    let first = own[0].0;
+    let device = if own.len() > 1 || first.opened.map.is_some() {
+        WorkerDevice::Wide(own.iter().map(|(target, _)| wide_volume(target)).collect())
     } else {
-        let disk = Arc::clone(&target.disks[0]);
-        WorkerDevice::Plain(PlainDisk { disk, index: target.first, others: Arc::default(), polled: job.hipri })
+        let disk = Arc::clone(&first.disks[0]);
+        WorkerDevice::Plain(PlainDisk { disk, index: first.first, others: Arc::default(), polled: job.hipri })
     };
-    Ok(ready(job, WorkerLoad::Job(Box::new(thread)), pools, device, place(job, user, &target.disks[0]), stop))
+    let place = place(job, user, &first.disks[0]);
+    Ok(ready(job, WorkerLoad::Job(Box::new(thread)), pools, device, place, &plan.stop))
 }
 
-/// Makes the thread of a transaction loop, with data and redo on these targets, which may be the same.
+/// Makes the thread of a transaction loop, with data and redo on its targets; there is one if they are together.
 fn oltp_worker(
     job: &Job,
     user: &Instance,
-    [data, redo]: [&Started; 2],
-    apart: bool,
+    own: &[(&Started, Content)],
     regions: &Regions,
     plan: &RunPlan<'_>,
 ) -> Result<Worker> {
     let oltp = job.oltp.as_ref().expect("a transaction loop");
+    let (data, apart) = (own[0].0, own.get(1).map(|(redo, _)| *redo));
+    let redo = apart.unwrap_or(data);
     check_block(job, "bs", job.min_block_bytes(), data.opened.block_bytes())?;
     check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), redo.opened.block_bytes())?;
     let id = ThreadId { instance: user.instance, number: user.number, entropy: plan.entropy };
-    let load = Oltp::new(job, id, data.opened.bytes(), apart.then(|| redo.opened.bytes()));
+    let load = Oltp::new(job, id, data.opened.bytes(), apart.map(|redo| redo.opened.bytes()));
     let load = load.map_err(|e| Error::usage(e.to_string()))?;
     let pools = load.volumes().into_iter().map(|v| buffers(job, v, regions)).collect::<Result<Vec<_>>>()?;
     let volumes = [data, redo].into_iter().take(pools.len()).map(wide_volume).collect();
@@ -433,8 +583,29 @@ pub(super) fn ready(
     stop: &Arc<AtomicBool>,
 ) -> Worker {
     let submitting = Submitting { cpu, weight: job.weight, trace_events: 0 };
-    let (live, stop, batch) = (Arc::new(Live::default()), Arc::clone(stop), job.iodepth_batch_submit);
-    Worker { load, pools, device, submitting, pin, live, stop, batch }
+    let links = RunLinks { stop: Arc::clone(stop), live: Arc::default(), logs: None, dumps: None };
+    Worker { load, pools, device, submitting, pin, links, batch: job.iodepth_batch_submit, commands: Commands::of(job) }
+}
+
+/// Gives the threads of jobs with a `flow` their share of it.
+fn join_flows(jobs: &[Job], mut prepared: Prepared) -> Prepared {
+    for (i, worker) in prepared.workers.iter_mut().enumerate() {
+        if let Some(share) = prepared.together.flow(i) {
+            worker.load.load_mut().join_flow(&jobs[prepared.instances[i].job], share);
+        }
+    }
+    prepared
+}
+
+/// Gives the threads of jobs with a `verify_state_load` the states of an earlier run.
+fn load_states(jobs: &[Job], mut prepared: Prepared, dir: &Path) -> Result<Prepared> {
+    let files = VerifyFiles::of(jobs, &prepared.instances, dir);
+    for (i, worker) in prepared.workers.iter_mut().enumerate() {
+        if let Some(state) = files.load(i, &jobs[prepared.instances[i].job])? {
+            worker.load.load_mut().load_verify_state(state);
+        }
+    }
+    Ok(prepared)
 }
 
 /// Gives every thread the CPUs of the other threads on its disk.

@@ -125,14 +125,18 @@ impl Waiter {
         // is short: nothing is missed that another queue or submitter brings.
         let blind = several && fds.is_empty() || sub.waiting() > 0;
         let short = blind.then_some(Duration::from_us(100));
-        let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
+        let timeout = timeout.into_iter().chain(timer).chain(due).fold(STOP_CHECK, Duration::min);
+        let in_driver = short.map_or(timeout, |short| short.min(timeout));
         let submitter = sub.id();
         if several && !fds.is_empty() {
-            return disk.waker.wait_any(submitter, first, fds, timeout);
+            return disk.waker.wait_any(submitter, first, fds, in_driver);
         }
-        // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
-        let min = if *alone { min } else { 1 };
-        disk.waker.wait(submitter, first, min, Some(timeout));
+        match *alone {
+            true => disk.waker.wait(submitter, first, min, Some(in_driver)),
+            // The leader takes what comes for its followers.
+            false if !several => disk.waker.wait_or_follow(submitter, first, in_driver, timeout),
+            false => disk.waker.wait_or_follow(submitter, first, in_driver, in_driver),
+        }
     }
 
     fn release(&mut self, disk: &Disk) {

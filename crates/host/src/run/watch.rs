@@ -15,8 +15,9 @@ use crate::process::{UsageScope, usage};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use workload::stats::{CpuUse, DIRS};
+use workload::steady::Counts;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +153,20 @@ impl Baseline {
             ios: threads.iter().map(of_thread).sum(),
         }
     }
+}
+
+/// What `steadystate` is judged by; `None`: the thread does not run, or it is in its `ramp_time`.
+pub(super) fn counts(t: &Watched) -> Option<Counts> {
+    // Pairs with: Checkpoint::look
+    let runs = t.live.measuring.load(Ordering::Acquire) && !t.live.done.load(Ordering::Acquire);
+    let sum = |counters: &[AtomicU64]| counters.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+    let at = |time: &AtomicU64| time.load(Ordering::Relaxed);
+    runs.then(|| Counts {
+        ran_ns: at(&t.live.at).saturating_sub(at(&t.live.began)),
+        ios: sum(&t.live.ios[..]),
+        bytes: sum(&t.live.bytes),
+        clat_ns: at(&t.live.clat_ns),
+    })
 }
 
 fn thread_progress(t: &Watched, now: Instant) -> ThreadProgress {

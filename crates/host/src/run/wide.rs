@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several devices that a job thread has its I/O at: those of a striped target, or of a database with its redo log.
+//! Several devices that a job thread has its I/O at: those of a striped target, of a job with several files, or of a database
+//! with its redo log.
+//!
+//! Only the volumes that have I/O out are polled and waited for, so that a job may have thousands of files.
 //!
 //! Does not do: what only a thread that is alone on one hardware queue may (claims, lazy submission), or poll instead of waiting (`hipri`).
 
@@ -31,7 +34,12 @@ pub(super) struct Wide {
     /// Of each volume, with the numbers of its devices in the run.
     io_paths: Vec<IoPath>,
     numbers: Vec<Vec<usize>>,
+    /// Volumes with a plug, and whether each has one.
+    plugged: Vec<usize>,
     is_plugged: Vec<bool>,
+    /// Volumes with I/O out, and whether each has some.
+    active: Vec<usize>,
+    is_active: Vec<bool>,
     wait_set: WaitSet,
     /// Bios that ended and were not reaped.
     done: VecDeque<Done>,
@@ -52,22 +60,36 @@ pub(super) fn open(volumes: &[WideVolume], how: &Submitting) -> Result<Wide> {
         io_paths.push(io_path);
         numbers.push(disks.iter().map(|d| d.0).collect());
     }
-    let is_plugged = vec![false; volumes.len()];
-    Ok(Wide { io_paths, numbers, is_plugged, wait_set, done: VecDeque::new(), is_traced: how.trace_events > 0 })
+    let none = vec![false; volumes.len()];
+    Ok(Wide {
+        io_paths,
+        numbers,
+        plugged: Vec::with_capacity(volumes.len()),
+        is_plugged: none.clone(),
+        active: Vec::with_capacity(volumes.len()),
+        is_active: none,
+        wait_set,
+        done: VecDeque::new(),
+        is_traced: how.trace_events > 0,
+    })
 }
 
 impl JobDevice for Wide {
     const ENDS_IN_SUBMIT: bool = false;
     const PLUGS_SINGLE: bool = true;
 
-    fn plug(&mut self, volume: usize, _is_first: bool, nr_ios: u32) {
-        if !std::mem::replace(&mut self.is_plugged[volume], true) {
-            self.io_paths[volume].start_plug(nr_ios);
+    fn plug(&mut self, target: usize, _is_first: bool, nr_ios: u32) {
+        if !std::mem::replace(&mut self.is_plugged[target], true) {
+            self.plugged.push(target);
+            self.io_paths[target].start_plug(nr_ios);
         }
     }
 
-    fn submit(&mut self, volume: usize, bio: &Bio, now: Instant) -> std::result::Result<(), SubmitError> {
-        self.io_paths[volume].submit(bio, now)
+    fn submit(&mut self, target: usize, bio: &Bio, now: Instant) -> std::result::Result<(), SubmitError> {
+        if !std::mem::replace(&mut self.is_active[target], true) {
+            self.active.push(target);
+        }
+        self.io_paths[target].submit(bio, now)
     }
 
     fn flush_plug(&mut self, now: Instant) {
@@ -75,19 +97,25 @@ impl JobDevice for Wide {
     }
 
     fn finish_plug(&mut self, now: Instant) {
-        for (is_plugged, io_path) in self.is_plugged.iter_mut().zip(&mut self.io_paths) {
-            if std::mem::take(is_plugged) {
-                io_path.finish_plug(now);
-            }
+        for volume in self.plugged.drain(..) {
+            self.is_plugged[volume] = false;
+            self.io_paths[volume].finish_plug(now);
         }
     }
 
     fn poll(&mut self, now: Instant) {
-        let done = &mut self.done;
-        for io_path in &mut self.io_paths {
+        let Wide { done, io_paths, is_active, .. } = self;
+        self.active.retain(|&volume| {
+            let io_path = &mut io_paths[volume];
             io_path.poll(now);
             io_path.reap(|d| done.push_back(d));
-        }
+            is_active[volume] = io_path.outstanding() > 0;
+            if !is_active[volume] {
+                // Nothing polls it from here, and a freeze of its disk must not wait for that.
+                io_path.rest();
+            }
+            is_active[volume]
+        });
     }
 
     fn reap_one(&mut self) -> Option<Done> {
@@ -99,7 +127,8 @@ impl JobDevice for Wide {
     }
 
     fn outstanding(&self) -> u32 {
-        self.io_paths.iter().map(IoPath::outstanding).sum::<u32>() + self.done.len() as u32
+        let out = self.active.iter().map(|&volume| self.io_paths[volume].outstanding()).sum::<u32>();
+        out + self.done.len() as u32
     }
 
     fn waits_first(&self) -> bool {
@@ -107,11 +136,11 @@ impl JobDevice for Wide {
     }
 
     fn wait(&mut self, _min: u32, timeout: Option<Duration>) {
-        self.wait_set.wait(&mut self.io_paths, timeout);
+        self.wait_set.wait(&mut self.io_paths, &self.active, timeout);
     }
 
     fn is_stuck(&mut self, _now: Instant) -> bool {
-        self.wait_set.has_left(&self.io_paths)
+        self.wait_set.has_left(&self.io_paths, &self.active)
     }
 
     fn traces(&mut self) -> Vec<ThreadTrace> {

@@ -48,6 +48,7 @@ fn prepared(jobs: &str, target: &str, settings: &[(&str, &str)], stop: &Arc<Atom
         stop: Arc::clone(stop),
         entropy: 1,
         force: false,
+        aux_dir: std::path::Path::new(""),
     };
     prepare(&jobs, plan).expect("can be prepared")
 }
@@ -164,6 +165,7 @@ fn disks_that_share_tags_change_together() {
         stop: Arc::clone(&stop),
         entropy: 1,
         force: false,
+        aux_dir: std::path::Path::new(""),
     };
     let run = prepare(&jobs.jobs, plan).expect("can be prepared");
     let outcome = run_while(run, &stop, |disks| {

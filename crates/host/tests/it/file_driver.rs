@@ -7,7 +7,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
 use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
-use common::{DriverFixture, Kind, TempFile};
+use common::{DriverFixture, Kind, SLOT_BYTES, TempFile};
 use host::driver::file::{File, FileOptions, FilePart};
 use host::driver::{Aio, Space};
 use host::error::ErrorKind;
@@ -336,4 +336,59 @@ fn data_may_lie_in_regions_added_later() {
             assert!(seen == fill);
         }
     }
+}
+
+/// Reads and writes of any bytes, many of them in flight, also next to each other in one sector, and with a split inside.
+#[test]
+fn bytes_reach_their_place_without_their_sectors_neighbours() {
+    for kind in [Kind::FileBuffered, Kind::FileBufferedThreads, Kind::Keeps("ram:size=8m")] {
+        let mut fixture = DriverFixture::with(kind, |c| c.max_sectors_kb = Some(4));
+        let mut rng = Rng::new(0x5eed_0012);
+        let mut expected = rng.bytes(8 << 20);
+        for (at, chunk) in expected.chunks(SLOT_BYTES).enumerate() {
+            assert_eq!(fixture.write(((at * SLOT_BYTES) >> 9) as u64, chunk, OpFlags::NONE), BlkStatus::Ok);
+        }
+        for round in 0..40 {
+            let mut at = rng.below(7 << 20);
+            let mut bios = Vec::new();
+            for slot in 0..16 {
+                let bytes = 1 + rng.below(if round % 2 == 0 { 700 } else { SLOT_BYTES as u64 }) as u32;
+                let range = at as usize..at as usize + bytes as usize;
+                let fill = rng.bytes(bytes as usize);
+                fixture.pool.with_slot(slot, |b| b[..fill.len()].copy_from_slice(&fill));
+                expected[range].copy_from_slice(&fill);
+                bios.push((slot, Bio::write(Sector(0), 0, DataRef::NONE).at_bytes(at, bytes)));
+                at += u64::from(bytes);
+            }
+            assert!(fixture.io_batch(bios.clone()).iter().all(|s| *s == BlkStatus::Ok), "{kind:?}");
+            for (slot, _) in &bios {
+                fixture.pool.with_slot(*slot, |b| b.fill(0xee));
+            }
+            let reads: Vec<_> = bios.into_iter().map(|(slot, bio)| (slot, Bio { op: Op::Read, ..bio })).collect();
+            assert!(fixture.io_batch(reads.clone()).iter().all(|s| *s == BlkStatus::Ok), "{kind:?}");
+            for (slot, bio) in reads {
+                let range = bio.bytes().start as usize..bio.bytes().end as usize;
+                fixture.pool.with_slot(slot, |b| {
+                    assert!(b[..range.len()] == expected[range.clone()], "{kind:?}: {range:?}");
+                    assert!(b[range.len()..].iter().all(|b| *b == 0xee), "{kind:?}: bytes behind {range:?}");
+                });
+            }
+        }
+        for (at, chunk) in expected.chunks(SLOT_BYTES).enumerate() {
+            let (status, data) = fixture.read(((at * SLOT_BYTES) >> 9) as u64, SLOT_BYTES);
+            assert!(status == BlkStatus::Ok && data == chunk, "{kind:?}: {at}");
+        }
+    }
+}
+
+#[test]
+fn disks_of_whole_sectors_refuse_bytes() {
+    for kind in Kind::DIRECT_FILES {
+        let mut fixture = DriverFixture::new(kind);
+        let bio = Bio::write(Sector(0), 0, DataRef::NONE).at_bytes(100, 2300);
+        assert_eq!(fixture.io_with_slot(0, bio), BlkStatus::NotSupp);
+    }
+    let mut fixture = DriverFixture::new(Kind::FileBuffered);
+    let discard = Bio { op: Op::Discard, ..Bio::read(Sector(0), 0, DataRef::NONE) }.at_bytes(100, 2300);
+    assert_eq!(fixture.io(discard), BlkStatus::NotSupp);
 }

@@ -10,6 +10,7 @@ use host::export::nbd::{NbdDisk, NbdExport};
 use serving::{Served, run, try_run};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
@@ -87,7 +88,7 @@ struct Reference(Child, PathBuf);
 impl Reference {
     fn start(program: &str, arguments: &[&str], socket: PathBuf) -> Reference {
         let child = Command::new(program).args(arguments).spawn().unwrap();
-        until(&format!("{program} listens"), || socket.exists());
+        until(&format!("{program} listens"), || UnixStream::connect(&socket).is_ok());
         Reference(child, socket)
     }
 

@@ -34,6 +34,7 @@ fn run(job: &str, target: &str, settings: &[(&str, &str)], stop: bool) -> RunOut
         stop: Arc::new(AtomicBool::new(false)),
         entropy: 1,
         force: false,
+        aux_dir: std::path::Path::new(""),
     };
     let stop_flag = Arc::clone(&plan.stop);
     let prepared = prepare(&jobs, plan).expect("can be prepared");
@@ -134,6 +135,7 @@ fn holes_in_a_file_that_is_read_are_told() {
             stop: Arc::new(AtomicBool::new(false)),
             entropy: 1,
             force: false,
+            aux_dir: std::path::Path::new(""),
         };
         prepare(&jobs, plan).expect("can be prepared").warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };

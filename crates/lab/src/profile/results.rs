@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Options for where a job runs and how it reports, which do not change its I/O.
-const PLACES: [&str; 12] = [
+const PLACES: [&str; 13] = [
     "name",
     "filename",
     "directory",
@@ -23,6 +23,7 @@ const PLACES: [&str; 12] = [
     "write_bw_log",
     "write_lat_log",
     "write_iops_log",
+    "write_hist_log",
     "log_avg_msec",
     "thread",
 ];

@@ -310,6 +310,7 @@ fn a_traced_run_is_profiled_as_the_job_that_it_was() {
         trace_events: 1 << 18,
         force: false,
         slices: false,
+        files: None,
     };
     let run = execute(&spec, &mut Unobserved).unwrap();
     let dir = std::env::temp_dir().join(format!("mqblk-profile-{}", std::process::id()));

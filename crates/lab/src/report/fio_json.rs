@@ -3,8 +3,7 @@
 //!
 //! Guarantees: the keys, nesting, order, number format and white space are those of fio 3.33. So scripts written for fio's
 //! JSON can read it (tests/it/fio_parity.rs compares key sets with the installed fio). Figures that fio does not have are
-//! under `mqblk` at the top level. Does not: write keys of features we do not have (steadystate, block infos, per-priority
-//! statistics, latency targets other than 0).
+//! under `mqblk` at the top level. Does not: write keys of features we do not have (block infos).
 
 use std::io;
 
@@ -13,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
 use workload::stats::{BATCH_NAMES, DEPTH_NAMES, Dir, LAT_MS_NAMES, LAT_NS_NAMES, LAT_US_NAMES};
 
-use super::fio_model::{DirReport, DiskUtil, FioReport, JobReport, LatReport};
+use super::fio_model::{DirReport, DiskUtil, FioReport, JobReport, LatReport, PrioReport};
 use super::num;
 use super::oltp::OltpReport;
+use super::steady_state::SteadyState;
 use crate::iostat::Iostat;
 use crate::simulated::Simulated;
 use crate::stage::StageFacts;
@@ -123,11 +123,13 @@ struct Job<'a> {
     latency_window: u64,
     #[serde(skip_serializing_if = "str::is_empty")]
     desc: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steadystate: Option<SteadyState>,
 }
 
 impl<'a> Job<'a> {
     fn of(j: &'a JobReport, plus: bool) -> Job<'a> {
-        let [read, write, trim] = Dir::ALL.map(|d| Direction::of(j.dir(d), plus));
+        let [read, write, trim] = Dir::ALL.map(|d| Direction::of(j.dir(d), plus, j.prios_are_total));
         Job {
             jobname: &j.name,
             groupid: j.group_id,
@@ -154,10 +156,11 @@ impl<'a> Job<'a> {
             total_err: j.errors.as_ref().map(|e| e.0),
             first_error: j.errors.as_ref().map(|e| e.1),
             latency_depth: j.latency_depth,
-            latency_target: 0,
-            latency_percentile: 100.0,
-            latency_window: 0,
+            latency_target: j.latency_goal.map_or(0, |goal| goal.target_ns),
+            latency_percentile: j.latency_goal.map_or(100.0, |goal| goal.percentile),
+            latency_window: j.latency_goal.map_or(0, |goal| goal.window_ns / 1000),
             desc: &j.description,
+            steadystate: j.steady.as_ref().map(SteadyState::of),
         }
     }
 }
@@ -176,6 +179,8 @@ struct Direction {
     slat_ns: Latency,
     clat_ns: Latency,
     lat_ns: Latency,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    prios: Vec<Priority>,
     bw_min: u64,
     bw_max: u64,
     bw_agg: f64,
@@ -189,8 +194,27 @@ struct Direction {
     iops_samples: u64,
 }
 
+/// The statistics of a priority. Only one of the latencies is there.
+#[derive(Serialize)]
+struct Priority {
+    prioclass: u8,
+    prio: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lat_ns: Option<Latency>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clat_ns: Option<Latency>,
+}
+
+impl Priority {
+    fn of(p: &PrioReport, plus: bool, is_total: bool) -> Priority {
+        let lat = Latency::of(&p.lat, plus);
+        let (lat_ns, clat_ns) = if is_total { (Some(lat), None) } else { (None, Some(lat)) };
+        Priority { prioclass: p.class, prio: p.level, lat_ns, clat_ns }
+    }
+}
+
 impl Direction {
-    fn of(d: &DirReport, plus: bool) -> Direction {
+    fn of(d: &DirReport, plus: bool, prios_are_total: bool) -> Direction {
         Direction {
             io_bytes: d.io_bytes,
             io_kbytes: d.io_bytes / 1024,
@@ -204,6 +228,7 @@ impl Direction {
             slat_ns: Latency::of(&d.slat, plus),
             clat_ns: Latency::of(&d.clat, plus),
             lat_ns: Latency::of(&d.lat, plus),
+            prios: d.prios.iter().map(|p| Priority::of(p, plus, prios_are_total)).collect(),
             bw_min: d.bw.min,
             bw_max: d.bw.max,
             bw_agg: d.bw_agg,

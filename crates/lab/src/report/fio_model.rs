@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What fio reports about a run, as data in fio's units: the common source of the text and JSON layouts.
+//! What fio reports about a run, as data in fio's units: the common source of the text, JSON and terse layouts.
 //!
 //! Guarantees: holds finished figures (percentages, percentiles), so that text and JSON of one report cannot disagree.
 //! Needs from callers: figures computed by fio's rules; [`super::from_stats`] does so from what job threads measured.
-//! Does not: cover fio's terse format, unified read/write reporting, block life times and per-priority statistics.
+//! Does not: cover unified read/write reporting and block life times.
 
+use workload::job::LatencyGoal;
 use workload::stats::{DEPTH_CLASSES, Dir};
+use workload::steady::SteadyReport;
 
 /// Latency statistics in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,6 +43,17 @@ pub struct RateReport {
     pub samples: u64,
 }
 
+/// The I/Os of one priority.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PrioReport {
+    /// 0 none, 1 real time, 2 best effort, 3 idle.
+    pub class: u8,
+    /// 0 (highest) to 7.
+    pub level: u8,
+    /// Completion latency, or total latency with `lat_percentiles`.
+    pub lat: LatReport,
+}
+
 /// One direction of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirReport {
@@ -66,6 +79,8 @@ pub struct DirReport {
     pub bw_agg: f64,
     /// IOPS samples.
     pub iops: RateReport,
+    /// Those with I/Os, if they are at least two.
+    pub prios: Vec<PrioReport>,
 }
 
 impl DirReport {
@@ -142,8 +157,14 @@ pub struct JobReport {
     pub latency_us: [f64; 10],
     /// Percent of completion latencies from 1 ms.
     pub latency_ms: [f64; 12],
-    /// Queue depth of the job.
+    /// Queue depth of the job, or the one that `latency_target` has found.
     pub latency_depth: u32,
+    /// `latency_target`.
+    pub latency_goal: Option<LatencyGoal>,
+    /// `steadystate`.
+    pub steady: Option<SteadyReport>,
+    /// [`PrioReport::lat`] is total latency.
+    pub prios_are_total: bool,
     /// (all errors, first errno, its text) for a job with `continue_on_error`.
     pub errors: Option<(u64, i32, String)>,
 }

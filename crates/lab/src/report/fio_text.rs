@@ -2,8 +2,8 @@
 //! fio's text layout (`--output-format=normal`), as fio 3.33 prints it.
 //!
 //! Guarantees: the same figures give the same characters as in fio 3.33 (tests/it/fio_parity.rs converts fio's own JSON and
-//! compares the result with fio's own text). Does not: print the lines above the report (job list, progress), cachehit,
-//! steadystate and block life times.
+//! compares the result with fio's own text). Does not: print the lines above the report (job list, progress), cachehit
+//! and block life times.
 
 use std::fmt::Write;
 
@@ -11,6 +11,7 @@ use workload::stats::{BATCH_NAMES, DEPTH_CLASSES, DEPTH_NAMES, Dir, LAT_MS_NAMES
 
 use super::fio_model::{DirReport, DiskUtil, FioReport, GroupDir, JobReport, LatReport, RateReport};
 use super::num::{self, LATENCY_DIGITS, RATE_DIGITS, Scale};
+use super::steady_state;
 
 /// The whole report: jobs, groups, disks.
 pub fn report(r: &FioReport) -> String {
@@ -56,7 +57,7 @@ pub fn job(out: &mut String, j: &JobReport, unix_ms: u64) {
     for dir in Dir::ALL {
         let d = j.dir(dir);
         if d.io_bytes > 0 && d.runtime_ms > 0 {
-            direction(out, dir, d);
+            direction(out, dir, d, j.prios_are_total);
         }
     }
     table_lines(out, "nsec", &LAT_NS_NAMES, &j.latency_ns);
@@ -87,11 +88,18 @@ fn tail(out: &mut String, j: &JobReport) {
         let _ = writeln!(out, "     errors    : total={total}, first_error={first}/<{text}>");
     }
     if j.latency_depth > 0 {
-        let _ = writeln!(out, "     latency   : target=0, window=0, percentile=100.00%, depth={}", j.latency_depth);
+        let (target, window, percentile) =
+            j.latency_goal.map_or((0, 0, 100.0), |goal| (goal.target_ns, goal.window_ns / 1000, goal.percentile));
+        let depth = j.latency_depth;
+        let _ = writeln!(
+            out,
+            "     latency   : target={target}, window={window}, percentile={percentile:.2}%, depth={depth}"
+        );
     }
+    out.extend(j.steady.as_ref().map(steady_state::line));
 }
 
-fn direction(out: &mut String, dir: Dir, d: &DirReport) {
+fn direction(out: &mut String, dir: Dir, d: &DirReport, prios_are_total: bool) {
     let (bw, iops) = (d.bw_bytes(), num::short(d.iops_whole(), RATE_DIGITS, Scale::Decimal, ""));
     let resets = if dir == Dir::Write { "; 0 zone resets" } else { "" };
     let _ = writeln!(
@@ -106,9 +114,18 @@ fn direction(out: &mut String, dir: Dir, d: &DirReport) {
     latency_line(out, "slat", &d.slat);
     latency_line(out, "clat", &d.clat);
     latency_line(out, " lat", &d.lat);
+    let kind = if prios_are_total { "lat" } else { "clat" };
+    let all: u64 = if prios_are_total { d.lat.n } else { d.clat.n };
+    for p in &d.prios {
+        latency_line(out, &format!("{kind} prio {}/{}", p.class, p.level), &p.lat);
+    }
     percentile_lines(out, "slat", &d.slat);
     percentile_lines(out, "clat", &d.clat);
     percentile_lines(out, "lat", &d.lat);
+    for p in &d.prios {
+        let share = 100.0 * p.lat.n as f64 / all as f64;
+        percentile_lines(out, &format!("{kind} prio {}/{} ({share:.2}% of IOs)", p.class, p.level), &p.lat);
+    }
     bandwidth_samples(out, &d.bw, d.bw_agg);
     if d.iops.samples > 0 {
         let RateReport { min, max, mean, stddev, samples } = d.iops;

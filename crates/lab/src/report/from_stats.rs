@@ -6,9 +6,11 @@
 //! group under `group_reporting`. Does not: set the share of the group's bandwidth;
 //! [`FioReport::fill_bw_agg`](super::fio_model::FioReport::fill_bw_agg) does that at the end.
 
-use workload::stats::{DEPTH_CLASSES, Dir, DirStats, JobStats, LatencyStats, RateSamples};
+use workload::job::LatencyGoal;
+use workload::stats::{DEPTH_CLASSES, Dir, DirStats, JobStats, LatencyStats, PrioStats, RateSamples};
+use workload::steady::SteadyReport;
 
-use super::fio_model::{DirReport, JobReport, LatReport, RateReport};
+use super::fio_model::{DirReport, JobReport, LatReport, PrioReport, RateReport};
 
 /// fio's default `percentile_list`.
 pub const FIO_PERCENTILES: [f64; 17] =
@@ -31,6 +33,12 @@ pub struct JobMeta<'a> {
     pub percentile_list: &'a [f64],
     /// `iodepth`.
     pub iodepth: u32,
+    /// `latency_target`.
+    pub latency_goal: Option<LatencyGoal>,
+    /// What `steadystate` has found.
+    pub steady: Option<&'a SteadyReport>,
+    /// Whether latencies per priority are total ones.
+    pub lat_percentiles: bool,
     /// Whether the job has `continue_on_error`.
     pub continue_on_error: bool,
     /// Seconds since the program started, rounded up.
@@ -42,9 +50,10 @@ pub struct JobMeta<'a> {
 /// # Panics
 /// When `members` is empty.
 pub fn job_report(meta: &JobMeta<'_>, members: &[JobStats]) -> JobReport {
-    let (first, others) = members.split_first().expect("a report needs at least one job thread");
-    let mut s = first.clone();
-    others.iter().for_each(|m| s.merge(m));
+    let with_prios = members.iter().any(|m| m.prio != members[0].prio || m.dirs.iter().any(|d| !d.prios.is_empty()));
+    let mut members_left = members.iter().map(|m| if with_prios { by_priority(m, meta) } else { m.clone() });
+    let mut s = members_left.next().expect("a report needs at least one job thread");
+    members_left.for_each(|m| s.merge(&m));
     let job_runtime_ms: u64 = members.iter().map(|m| whole_ms(m.runtime_ns, m.total_ios())).sum();
     let of_runtime = |ns: u64| if job_runtime_ms == 0 { 0.0 } else { ns as f64 / 1e4 / job_runtime_ms as f64 };
     let total = s.total_ios();
@@ -73,7 +82,10 @@ pub fn job_report(meta: &JobMeta<'_>, members: &[JobStats]) -> JobReport {
         latency_ns: percent(&s.lat_ns, total, 0.01),
         latency_us: percent(&s.lat_us, total, 0.01),
         latency_ms: percent(&s.lat_ms, total, 0.01),
-        latency_depth: meta.iodepth,
+        latency_depth: s.latency_depth.unwrap_or(meta.iodepth),
+        latency_goal: meta.latency_goal,
+        steady: meta.steady.cloned(),
+        prios_are_total: meta.lat_percentiles,
         errors: meta.continue_on_error.then(|| (s.total_errors, s.first_error, errno_text(s.first_error))),
     }
 }
@@ -91,7 +103,29 @@ fn direction(d: &DirStats, percentile_list: &[f64]) -> DirReport {
         bw: rate(&d.bw_kib),
         bw_agg: 0.0,
         iops: rate(&d.iops),
+        prios: priorities(d, percentile_list),
     }
+}
+
+/// Returns the measurements with statistics per priority: those of a job without other priorities are all of its own.
+fn by_priority(s: &JobStats, meta: &JobMeta<'_>) -> JobStats {
+    let mut s = s.clone();
+    for d in s.dirs.iter_mut().filter(|d| d.prios.is_empty()) {
+        let lat = if meta.lat_percentiles { d.lat.clone() } else { d.clat.clone() };
+        d.prios = vec![PrioStats { prio: s.prio, lat }];
+    }
+    s
+}
+
+fn priorities(d: &DirStats, percentile_list: &[f64]) -> Vec<PrioReport> {
+    let used: Vec<&PrioStats> = d.prios.iter().filter(|p| p.lat.run.count() > 0).collect();
+    let report = |p: &PrioStats| PrioReport {
+        class: p.prio.class() as u8,
+        level: p.prio.level(),
+        lat: latency(&p.lat, percentile_list),
+    };
+    // As in fio, one priority alone is not told apart.
+    if used.len() < 2 { Vec::new() } else { used.into_iter().map(report).collect() }
 }
 
 fn latency(l: &LatencyStats, percentile_list: &[f64]) -> LatReport {

@@ -40,8 +40,13 @@ pub const LATENCY_DIGITS: usize = 6;
 /// because the point takes a place. The decimals are rounded apart from the whole part, so that a tie falls as in fio; what overflows
 /// is carried into the whole part.
 pub fn short(value: u64, digits: usize, scale: Scale, unit: &str) -> String {
+    short_from(value, digits, scale, unit, 0)
+}
+
+/// As [`short`], of a value that already has a prefix, by its number: 0 none, 1 kilo, ...
+pub(super) fn short_from(value: u64, digits: usize, scale: Scale, unit: &str, prefix: usize) -> String {
     let prefixes = scale.prefixes();
-    let (mut whole, mut rest, mut prefix) = (value, None, 0);
+    let (mut whole, mut rest, mut prefix) = (value, None, prefix);
     while whole.to_string().len() > digits && prefix + 1 < prefixes.len() {
         rest = Some(whole % scale.step());
         whole /= scale.step();

@@ -6,19 +6,28 @@ use crate::detail::{JobDetail, RunDetail, SliceTable, TargetDetail};
 use crate::metric::RunMetrics;
 use host::secrets::without_secrets;
 use workload::job::{BlockSizes, Dir};
+use workload::slices::TimeSlices;
 use workload::stats::JobStats;
+
+/// Maximum number of jobs whose rates are drawn over time, each with its own colour.
+const JOBS_DRAWN: usize = 8;
+
+/// The table of several threads, if they kept one.
+fn merged<'a>(threads: impl Iterator<Item = &'a JobStats>) -> Option<SliceTable> {
+    let mut sum: Option<TimeSlices> = None;
+    for table in threads.filter_map(|s| s.slices.as_deref()) {
+        match &mut sum {
+            Some(sum) => sum.merge(table),
+            none => *none = Some(table.clone()),
+        }
+    }
+    sum.map(|s| SliceTable::of(&s))
+}
 
 impl Run<'_> {
     /// Makes the detail: settings (if `with_settings`), jobs, and slices. The slices cover all jobs, or those named `judge`.
     pub(super) fn detail(&self, with_settings: bool, judge: Option<&str>) -> RunDetail {
         let targets = self.outcome.disks.iter().zip(&self.settings);
-        let mut slices: Option<Box<workload::slices::TimeSlices>> = None;
-        for table in self.threads_of(judge).filter_map(|s| s.slices.as_deref()) {
-            match &mut slices {
-                Some(sum) => sum.merge(table),
-                none => *none = Some(Box::new(table.clone())),
-            }
-        }
         RunDetail {
             targets: targets
                 .filter(|_| with_settings)
@@ -26,8 +35,19 @@ impl Run<'_> {
                 .collect(),
             jobs: (0..self.file.jobs.len()).filter_map(|index| self.job_detail(index)).collect(),
             measured_ns: self.outcome.measured.as_ns(),
-            slices: slices.map(|s| SliceTable::of(&s)),
+            slices: merged(self.threads_of(judge)),
         }
+    }
+
+    /// Returns rates and latencies over time of the first eight jobs, each for itself, if several ran and kept them.
+    pub fn job_slices(&self) -> Vec<(String, SliceTable)> {
+        let of_job = |index: usize| {
+            let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
+            let own = threads.filter(|(_, i)| i.job == index).filter_map(|(t, _)| Some(&t.as_ref()?.stats));
+            Some((self.file.jobs[index].name.clone(), merged(own)?))
+        };
+        let jobs: Vec<_> = (0..self.file.jobs.len()).filter_map(of_job).take(JOBS_DRAWN).collect();
+        if jobs.len() > 1 { jobs } else { Vec::new() }
     }
 
     /// Returns `None` if no thread of the job ran.

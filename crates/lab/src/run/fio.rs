@@ -8,7 +8,8 @@
 use blk::bio::Op;
 use host::run::DiskOutcome;
 use host::secrets::without_secrets;
-use workload::stats::JobStats;
+use workload::job::Job;
+use workload::stats::{JobStats, LatencyStats};
 
 use super::Run;
 use crate::iostat::disk_util;
@@ -19,6 +20,24 @@ use crate::report::oltp::OltpReport;
 /// Options as they may be shown: a target among them may contain a password.
 fn shown(options: &[(String, String)]) -> Vec<(String, String)> {
     options.iter().map(|(name, value)| (name.clone(), without_secrets(value))).collect()
+}
+
+/// Returns the measurements of a thread without the latencies that the job hides. fio's tables are of completion latencies.
+fn without(job: &Job, stats: &JobStats) -> JobStats {
+    let hidden = &job.logs;
+    let mut stats = stats.clone();
+    for d in &mut stats.dirs {
+        let kinds = [(hidden.no_lat, &mut d.lat), (hidden.no_clat, &mut d.clat), (hidden.no_slat, &mut d.slat)];
+        kinds.into_iter().filter(|(is_hidden, _)| *is_hidden).for_each(|(_, l)| *l = LatencyStats::default());
+        if if job.lat_percentiles { hidden.no_lat } else { hidden.no_clat } {
+            d.prios.clear();
+        }
+    }
+    if hidden.no_clat {
+        (stats.lat_ns, stats.lat_us, stats.lat_ms) = Default::default();
+        stats.sync.lat = LatencyStats::default();
+    }
+    stats
 }
 
 impl Run<'_> {
@@ -63,8 +82,11 @@ impl Run<'_> {
 
     /// The report of one block; `None` when none of its threads ran.
     fn block(&self, members: &[usize]) -> Option<JobReport> {
-        let stats: Vec<JobStats> =
-            members.iter().filter_map(|&i| Some(self.outcome.threads[i].as_ref()?.stats.clone())).collect();
+        let shown_of = |i: usize| {
+            let job = &self.file.jobs[self.outcome.instances[i].job];
+            Some(without(job, &self.outcome.threads[i].as_ref()?.stats))
+        };
+        let stats: Vec<JobStats> = members.iter().filter_map(|&i| shown_of(i)).collect();
         let first = &self.outcome.instances[*members.first()?];
         let job = &self.file.jobs[first.job];
         let meta = JobMeta {
@@ -75,6 +97,9 @@ impl Run<'_> {
             options: &shown(&job.options),
             percentile_list: &job.percentile_list,
             iodepth: job.iodepth,
+            latency_goal: job.latency_goal,
+            steady: members.iter().rev().find_map(|&i| self.outcome.steady.get(i)?.as_ref()),
+            lat_percentiles: job.lat_percentiles,
             continue_on_error: false,
             elapsed_s: self.outcome.elapsed.as_ns().div_ceil(1_000_000_000),
         };

@@ -16,10 +16,10 @@ use std::sync::atomic::AtomicBool;
 
 use host::error::Result;
 use host::kernel::DiskCounters;
-use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan, RunTarget};
+use host::run::{DiskOutcome, Observe, Prepared, Progress, RunOutcome, RunPlan, RunTarget};
 use workload::job::JobFile;
 use workload::schedule::Instance;
-use workload::stats::{DirStats, JobStats, LatencyStats};
+use workload::stats::{DirStats, EndedBy, JobStats, LatencyStats};
 use workload::verify::VerifyError;
 
 use crate::iostat::Iostat;
@@ -56,6 +56,9 @@ pub struct RunSpec<'f, 's> {
     pub force: bool,
     /// Keep latencies over time, for reports ([`workload::slices`]).
     pub slices: bool,
+    /// Write the files that jobs leave: the per-interval logs that they ask for, and, in this directory, verify states. `None`:
+    /// write none, and read states in the working directory.
+    pub files: Option<&'s Path>,
 }
 
 /// Receives progress of a run.
@@ -73,6 +76,14 @@ pub trait Observer {
 
     /// The run is in progress; called every few milliseconds.
     fn progress(&mut self, _progress: &Progress) {}
+
+    /// Whether [`Observer::status`] is to be called soon. Asked after each progress.
+    fn wants_status(&mut self) -> bool {
+        false
+    }
+
+    /// The run as measured so far. A simulated run is not asked for it.
+    fn status(&mut self, _so_far: &Run<'_>) {}
 
     /// A comparison begins run number `index` (from 0) of `runs`.
     fn step(&mut self, _index: u32, _runs: u32, _step: Step) {}
@@ -109,8 +120,31 @@ pub(crate) fn prepare_here(spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) 
             stop: Arc::clone(&spec.stop),
             entropy: spec.entropy,
             force: spec.force,
+            aux_dir: spec.files.unwrap_or(Path::new("")),
         },
     )
+}
+
+/// Passes on what happens in a run of this host.
+struct Watcher<'a> {
+    file: &'a JobFile,
+    settings: &'a [Vec<Setting>],
+    observer: &'a mut dyn Observer,
+}
+
+impl Observe for Watcher<'_> {
+    fn progress(&mut self, progress: &Progress) {
+        self.observer.progress(progress);
+    }
+
+    fn wants_status(&mut self) -> bool {
+        self.observer.wants_status()
+    }
+
+    fn status(&mut self, outcome: RunOutcome) {
+        let (file, settings) = (self.file, self.settings.to_vec());
+        self.observer.status(&Run { file, outcome, settings, warnings: Vec::new(), simulated: None });
+    }
 }
 
 /// Executes `spec` in one of the worlds of this host.
@@ -120,18 +154,22 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
     let first = |t: &RunTarget| &prepared.disks[t.disks.start].1.queue;
     let ours = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings));
     let kernels = prepared.kernel.iter().map(|k| stack::of_kernel(&k.settings, spec.settings));
-    let settings = ours.chain(kernels).collect();
+    let settings: Vec<Vec<Setting>> = ours.chain(kernels).collect();
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
     if spec.slices {
         prepared.keep_slices();
     }
+    if let Some(dir) = spec.files {
+        prepared.write_files(&spec.file.jobs, dir, spec.target);
+    }
     observer.prepared(&prepared);
     let disks: Vec<_> = prepared.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect();
-    let outcome = prepared.run(&mut |p| observer.progress(p))?;
+    let outcome = prepared.run_observed(&mut Watcher { file: spec.file, settings: &settings, observer })?;
     warnings.extend(outcome.cpus.iter().map(ToString::to_string));
     warnings.extend(outcome.given_up.iter().map(ToString::to_string));
     warnings.extend(outcome.not_put_back.iter().cloned());
+    warnings.extend(outcome.not_done.iter().cloned());
     warnings.extend(disks.iter().flat_map(|disk| disk.driver.path().troubles()));
     Ok(Run { file: spec.file, outcome, settings, warnings, simulated: None })
 }
@@ -142,18 +180,30 @@ impl Run<'_> {
         self.outcome.threads.iter().flatten().map(|t| &t.stats)
     }
 
-    /// I/Os that failed, plus blocks that did not verify.
+    /// I/Os that failed, plus blocks that did not verify, plus jobs that ended with an error of another kind.
     pub fn errors(&self) -> u64 {
-        self.stats().map(|s| s.total_errors.max(u64::from(s.first_error != 0))).sum()
+        let ended = |s: &JobStats| u64::from(s.first_error != 0 || s.ended_by.is_some());
+        self.stats().map(|s| s.total_errors.max(ended(s))).sum()
     }
 
-    /// The first bad blocks of each thread, with the job's name.
-    pub fn verify_errors(&self) -> impl Iterator<Item = (&str, &VerifyError)> {
+    /// The first bad blocks of each thread, with the names of the job and, of several files, the file.
+    pub fn verify_errors(&self) -> impl Iterator<Item = (String, &VerifyError)> {
         let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
         threads.flat_map(|(end, i)| {
-            let name = self.file.jobs[i.job].name.as_str();
-            end.iter().flat_map(|e| &e.verify_errors).map(move |e| (name, e))
+            let job = &self.file.jobs[i.job];
+            let place = move |e: &VerifyError| match job.nr_files() {
+                1 => format!("job '{}'", job.name),
+                _ => format!("job '{}', file '{}'", job.name, job.file_name(i.instance, e.file as usize, &|_| false)),
+            };
+            end.iter().flat_map(|e| &e.verify_errors).map(move |e| (place(e), e))
         })
+    }
+
+    /// The jobs that ended with an error although no I/O failed, with their names.
+    pub fn ended_by(&self) -> impl Iterator<Item = (&str, &EndedBy)> {
+        let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
+        threads
+            .filter_map(|(end, i)| Some((self.file.jobs[i.job].name.as_str(), end.as_ref()?.stats.ended_by.as_ref()?)))
     }
 
     /// Blocks that did not verify.

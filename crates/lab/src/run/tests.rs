@@ -24,6 +24,7 @@ fn run<'a>(file: &'a JobFile, settings: &[(String, String)]) -> Run<'a> {
         trace_events: 0,
         force: false,
         slices: true,
+        files: None,
     };
     execute(&spec, &mut Unobserved).unwrap()
 }

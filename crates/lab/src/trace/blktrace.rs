@@ -13,76 +13,22 @@ use super::{ThreadEvents, in_order};
 use blk::bio::{Op, OpFlags};
 use blk::trace::{Event, EventKind};
 use std::io::{self, Write};
+use workload::replay::blktrace::{Record, action as act, category};
 
-/// `BLK_IO_TRACE_MAGIC | BLK_IO_TRACE_VERSION`.
-const MAGIC: u32 = 0x6561_7407;
-/// Bytes of a record without its payload.
-pub const RECORD_BYTES: usize = 48;
 /// `TASK_COMM_LEN`: bytes of a process name, the last one 0.
 const COMM_BYTES: usize = 16;
 /// Major number of the disks (`BLOCK_EXT_MAJOR`, which the kernel gives to no driver of its own).
 const MAJOR: u32 = 259;
-
-/// `BLK_TC_*`: categories, in the upper half of an action.
-mod category {
-    pub(super) const READ: u32 = 1 << 0;
-    pub(super) const WRITE: u32 = 1 << 1;
-    pub(super) const FLUSH: u32 = 1 << 2;
-    pub(super) const SYNC: u32 = 1 << 3;
-    pub(super) const QUEUE: u32 = 1 << 4;
-    pub(super) const REQUEUE: u32 = 1 << 5;
-    pub(super) const ISSUE: u32 = 1 << 6;
-    pub(super) const COMPLETE: u32 = 1 << 7;
-    pub(super) const FS: u32 = 1 << 8;
-    pub(super) const NOTIFY: u32 = 1 << 10;
-    pub(super) const AHEAD: u32 = 1 << 11;
-    pub(super) const META: u32 = 1 << 12;
-    pub(super) const DISCARD: u32 = 1 << 13;
-    pub(super) const FUA: u32 = 1 << 15;
-}
 
 /// `BLK_TN_PROCESS`: a note of a process's name.
 const NOTE_PROCESS: u32 = category::NOTIFY << 16;
 /// `BLK_TN_MESSAGE`: a note of any text.
 const NOTE_MESSAGE: u32 = category::NOTIFY << 16 | 2;
 
-/// One record, in the order of its fields.
-#[derive(Clone, Copy, Debug, Default)]
-struct Record {
-    sequence: u32,
-    time_ns: u64,
-    sector: u64,
-    bytes: u32,
-    action: u32,
-    pid: u32,
-    device: u32,
-    cpu: u32,
-    error: u16,
-}
-
-impl Record {
-    fn write(&self, payload: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let mut b = [0u8; RECORD_BYTES];
-        let mut at = 0;
-        let mut put = |bytes: &[u8]| {
-            b[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-        };
-        put(&MAGIC.to_le_bytes());
-        put(&self.sequence.to_le_bytes());
-        put(&self.time_ns.to_le_bytes());
-        put(&self.sector.to_le_bytes());
-        put(&self.bytes.to_le_bytes());
-        put(&self.action.to_le_bytes());
-        put(&self.pid.to_le_bytes());
-        put(&self.device.to_le_bytes());
-        put(&self.cpu.to_le_bytes());
-        put(&self.error.to_le_bytes());
-        put(&(payload.len() as u16).to_le_bytes());
-        assert!(at == RECORD_BYTES, "the record's fields fill it");
-        out.write_all(&b)?;
-        out.write_all(payload)
-    }
+fn write(record: Record, payload: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    let record = Record { payload_bytes: payload.len() as u16, ..record };
+    out.write_all(&record.to_bytes())?;
+    out.write_all(payload)
 }
 
 /// Returns the number of files. blkparse looks for numbers from 0 on without gaps, so CPUs without events have empty files.
@@ -104,7 +50,7 @@ pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dy
     for t in threads {
         let note =
             Record { time_ns: first.time.as_ns(), action: NOTE_PROCESS, pid: t.pid, device, cpu, ..Record::default() };
-        Record { sequence: next(), ..note }.write(&comm(t.name), out)?;
+        write(Record { sequence: next(), ..note }, &comm(t.name), out)?;
     }
     for (thread, e) in events {
         let record = Record {
@@ -118,12 +64,13 @@ pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dy
             device,
             cpu,
             error: (e.status().errno() as u16).wrapping_neg(),
+            payload_bytes: 0,
         };
         match e.kind {
-            EventKind::Unplug => record.write(&u64::from(e.count()).to_be_bytes(), out)?,
-            EventKind::Split => record.write(&(e.sector().0 + u64::from(e.nr_sectors())).to_be_bytes(), out)?,
-            EventKind::Timeout => record.write(timeout_message(e).as_bytes(), out)?,
-            _ => record.write(&[], out)?,
+            EventKind::Unplug => write(record, &u64::from(e.count()).to_be_bytes(), out)?,
+            EventKind::Split => write(record, &(e.sector().0 + u64::from(e.nr_sectors())).to_be_bytes(), out)?,
+            EventKind::Timeout => write(record, timeout_message(e).as_bytes(), out)?,
+            _ => write(record, &[], out)?,
         }
     }
     Ok(())
@@ -145,24 +92,24 @@ fn comm(name: &str) -> [u8; COMM_BYTES] {
 
 /// The `__BLK_TA_*` action with its category, and the categories of the operation.
 fn action(e: &Event) -> u32 {
-    let (act, of_act) = match e.kind {
-        EventKind::Queue => (1, category::QUEUE),
-        EventKind::BackMerge => (2, category::QUEUE),
-        EventKind::FrontMerge => (3, category::QUEUE),
-        EventKind::GetRq => (4, category::QUEUE),
-        EventKind::Requeue => (6, category::REQUEUE),
-        EventKind::Issue => (7, category::ISSUE),
-        EventKind::Complete => (8, category::COMPLETE),
-        EventKind::Plug => return 9 | category::QUEUE << 16,
-        EventKind::Unplug => return 10 | category::QUEUE << 16,
-        EventKind::Insert => (12, category::QUEUE),
-        EventKind::Split => (13, 0),
+    let (what, of_act) = match e.kind {
+        EventKind::Queue => (act::QUEUE, category::QUEUE),
+        EventKind::BackMerge => (act::BACKMERGE, category::QUEUE),
+        EventKind::FrontMerge => (act::FRONTMERGE, category::QUEUE),
+        EventKind::GetRq => (act::GETRQ, category::QUEUE),
+        EventKind::Requeue => (act::REQUEUE, category::REQUEUE),
+        EventKind::Issue => (act::ISSUE, category::ISSUE),
+        EventKind::Complete => (act::COMPLETE, category::COMPLETE),
+        EventKind::Plug => return act::PLUG | category::QUEUE << 16,
+        EventKind::Unplug => return act::UNPLUG | category::QUEUE << 16,
+        EventKind::Insert => (act::INSERT, category::QUEUE),
+        EventKind::Split => (act::SPLIT, 0),
         EventKind::Timeout => return NOTE_MESSAGE,
     };
     // Events of a request are marked as from a file system, because unmarked ones would be passthrough commands. Events of
     // a bio are not marked.
     let fs = if e.hctx().is_some() { category::FS } else { 0 };
-    act | (of_act | fs | operation(e.op(), e.flags())) << 16
+    what | (of_act | fs | operation(e.op(), e.flags())) << 16
 }
 
 /// Modifiers that blktrace has a category for.
@@ -175,7 +122,7 @@ const MODIFIERS: [(OpFlags, u32); 5] = [
 ];
 
 /// Modifiers that blktrace has no category for.
-const NO_CATEGORY: [OpFlags; 8] = [
+const NO_CATEGORY: [OpFlags; 9] = [
     OpFlags::NOWAIT,
     OpFlags::POLLED,
     OpFlags::NOMERGE,
@@ -184,6 +131,7 @@ const NO_CATEGORY: [OpFlags; 8] = [
     OpFlags::BACKGROUND,
     OpFlags::NOUNMAP,
     OpFlags::NOFALLBACK,
+    OpFlags::BYTES,
 ];
 const _: () = assert!(OpFlags::are_all(&[&OpFlags::of_table(&MODIFIERS), &NO_CATEGORY]));
 

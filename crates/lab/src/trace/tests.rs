@@ -20,6 +20,7 @@ fn traced(job: &str, settings: &[(&str, &str)], look: impl FnOnce(&Run<'_>)) {
         trace_events: 10_000,
         force: false,
         slices: false,
+        files: None,
     };
     look(&execute(&spec, &mut Unobserved).unwrap());
 }
@@ -45,7 +46,8 @@ fn records_are_whole_in_order_and_numbered_without_gaps() {
             assert!(time >= last, "times go back at record {sequence}");
             last = time;
             acts.push(u32_at(&out, at + 28) & 0xffff);
-            at += blktrace::RECORD_BYTES + usize::from(u16::from_le_bytes(out[at + 46..at + 48].try_into().unwrap()));
+            at += workload::replay::blktrace::RECORD_BYTES
+                + usize::from(u16::from_le_bytes(out[at + 46..at + 48].try_into().unwrap()));
         }
         assert_eq!(at, out.len(), "the last record is cut");
         let count = |act| acts.iter().filter(|a| **a == act).count();

@@ -87,6 +87,7 @@ impl<'a> WorldBench<'a> {
                 trace_events: 0,
                 force,
                 slices: false,
+                files: None,
             };
             world.knobs(&spec, observe)?
         };
@@ -160,7 +161,11 @@ impl<'a> WorldBench<'a> {
             // Without a target, the point applies to the jobs' own file.
             match &self.target {
                 Some(_) => String::new(),
-                None => format!("filename={}\n", self.file.jobs[0].file_name(0, &host::target::has_kind)),
+                None => {
+                    let name = self.file.jobs[0].file_name(0, 0, &host::target::has_kind);
+                    let is_target = host::target::has_kind(&name);
+                    format!("filename={}\n", if is_target { name } else { name.replace(':', "\\:") })
+                }
             }
         );
         let none: &[Override] = &[];
@@ -302,6 +307,7 @@ impl WorldBench<'_> {
             entropy: ask.entropy,
             force: self.force,
             slices: false,
+            files: None,
             stop: Arc::clone(&self.stop),
             trace_events: 0,
         };

@@ -79,7 +79,7 @@ impl World for KernelDevices {
 fn devices(file: &JobFile, target: Option<&str>) -> Result<Vec<(String, KernelDevice)>> {
     let own = |job: &Job| -> Vec<String> {
         let all = 0..job.numjobs;
-        let data = all.clone().map(|i| job.file_name(i, &has_kind));
+        let data = all.clone().flat_map(|i| job.file_names(i, &has_kind));
         data.chain(all.filter_map(|i| job.redo_file_name(i, &has_kind))).collect()
     };
     let mut names = target.map_or_else(|| file.jobs.iter().flat_map(own).collect(), |t| vec![t.to_owned()]);

@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 
 use blk::time::Duration;
 use host::error::{Error, Result};
-use host::run::{DiskOutcome, RunOutcome, ThreadEnd};
+use host::run::{DiskOutcome, LogFiles, RunOutcome, ThreadEnd};
 use host::target::{TargetSpec, has_kind};
 use sim::machine::jobs::{self, DiskSpec, JobsRun, refusal};
 use sim::scenario::build::{self, Built};
 use sim::scenario::file::{Row, Scalar, Scenario};
 use workload::job::{Dir, Job, JobFile};
+use workload::schedule;
 use workload::stats::{CpuUse, JobStats};
 
 use super::{SimulatedMachines, World};
@@ -93,14 +94,17 @@ impl World for SimulatedMachines {
         let machine = Simulated::of(&path, &scenario);
         let files = scenario.settings.iter().map(|(k, v)| (k.clone(), v.text()));
         let asked: Vec<(String, String)> = files.chain(spec.settings.iter().cloned()).collect();
-        let mut sampler = Sampler::new(spec, &asked, &machine, observer);
         let jobs = &spec.file.jobs;
+        let instances = schedule::plan(jobs, spec.entropy).map_err(|e| Error::usage(e.to_string()))?;
+        let logs = if spec.files.is_some() { LogFiles::of(jobs, &instances) } else { None };
+        let mut sampler = Sampler::new(spec, &asked, &machine, observer, logs);
         let run = jobs::run_watched(scenario.machine, scenario.costs, &disk, jobs, spec.entropy, &mut sampler)
             .map_err(|e| Error::usage(e.to_string()))?;
         let mut seen = sampler.seen();
         seen.settings.extend(lun_queue_depth(&disk, &asked));
         let mut ran = outcome(spec.file, text, run, machine, seen);
         ran.warnings = no_effect;
+        ran.warnings.extend(ran.outcome.not_done.iter().cloned());
         Ok(ran)
     }
 }
@@ -132,9 +136,9 @@ fn target_of(file: &JobFile, target: Option<&str>) -> Result<(String, PathBuf)> 
     if let Some(target) = target {
         return Ok((target.to_owned(), path_of(target)?));
     }
-    let first = file.jobs.first().map(|j| j.file_name(0, &has_kind)).unwrap_or_default();
+    let first = file.jobs.first().map(|j| j.file_name(0, 0, &has_kind)).unwrap_or_default();
     for job in &file.jobs {
-        let own = (0..job.numjobs).map(|i| job.file_name(i, &has_kind));
+        let own = (0..job.numjobs).flat_map(|i| job.file_names(i, &has_kind));
         let redo = (0..job.numjobs).filter_map(|i| job.redo_file_name(i, &has_kind));
         if let Some(other) = own.chain(redo).find(|name| *name != first) {
             let (name, line) = (&job.name, job.line);
@@ -215,7 +219,13 @@ fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulat
     let ended = |(i, mut stats): (usize, JobStats)| {
         let cpu = spent(run.thread_cpu_ns[i], before.thread_cpu_ns.get(i).copied().unwrap_or(0));
         stats.cpu = CpuUse { sys_ns: cpu, ..CpuUse::default() };
-        run.started[i].then_some(ThreadEnd { stats, verify_errors: Vec::new(), traces: Vec::new() })
+        run.started[i].then_some(ThreadEnd {
+            stats,
+            verify_errors: Vec::new(),
+            traces: Vec::new(),
+            verify_state: None,
+            not_dumped: None,
+        })
     };
     let threads: Vec<Option<ThreadEnd>> = run.stats.into_iter().enumerate().map(ended).collect();
     let total: u64 = threads.iter().flatten().map(|t| t.stats.total_ios()).sum();
@@ -228,6 +238,7 @@ fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulat
     };
     let outcome = RunOutcome {
         threads,
+        steady: run.steady,
         instances: run.instances,
         disks: vec![disk],
         kernel: Vec::new(),
@@ -241,6 +252,7 @@ fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulat
         stopped: run.stopped,
         given_up: Vec::new(),
         not_put_back: Vec::new(),
+        not_done: seen.not_done,
     };
     let simulated = Simulated {
         busy: busy as f64 / all_cpus,

@@ -7,15 +7,19 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use lab::report::fio_model::{DirReport, FioReport, JobReport, LatReport, RateReport};
-use lab::report::{fio_json, fio_text};
+use lab::report::fio_model::{DirReport, FioReport, JobReport, LatReport, PrioReport, RateReport};
+use lab::report::{fio_json, fio_terse, fio_text};
 use serde_json::Value;
+use workload::job::{LatencyGoal, Steady, SteadyMetric};
+use workload::steady::{Sample, SteadyReport};
 
 /// The json+ and the text of one run of fio.
 struct FioRun {
     json_text: String,
     json: Value,
     text: String,
+    /// The lines of terse version 5.
+    terse: String,
 }
 
 /// Runs a job file with the installed fio. Without a suitable fio it prints the reason and returns `None`.
@@ -35,10 +39,13 @@ fn run_fio(test: &str, job: &str) -> Option<FioRun> {
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("job.fio");
     std::fs::write(&path, job).unwrap();
-    let out = Command::new("fio").arg("--output-format=normal,json+").arg(&path).current_dir(&dir).output().unwrap();
+    let formats = ["--output-format=normal,json+,terse", "--terse-version=5"];
+    let out = Command::new("fio").args(formats).arg(&path).current_dir(&dir).output().unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let all = String::from_utf8(out.stdout).unwrap();
+    let (terse, all): (Vec<&str>, Vec<&str>) = all.split_inclusive('\n').partition(|l| l.starts_with("5;fio"));
+    let (terse, all) = (terse.concat(), all.concat());
     let start = all.find("\n{\n").map_or(0, |i| i + 1);
     let end = start + all[start..].find("\n}\n").unwrap() + 3;
     let json_text = all[start..end].to_owned();
@@ -46,7 +53,7 @@ fn run_fio(test: &str, job: &str) -> Option<FioRun> {
     // Besides the JSON, fio prints a list of jobs before it and the report after it. The report starts at the first groupid.
     let rest = if all[end..].contains(": (groupid=") { &all[end..] } else { &all[..start] };
     let report = rest.lines().skip_while(|l| !l.contains(": (groupid=")).collect::<Vec<_>>().join("\n") + "\n";
-    Some(FioRun { json_text, json, text: report })
+    Some(FioRun { json_text, json, text: report, terse })
 }
 
 fn uint(v: &Value, key: &str) -> u64 {
@@ -111,7 +118,47 @@ fn dir(v: &Value) -> DirReport {
         bw: rate(v, "bw", "dev"),
         bw_agg: float(v, "bw_agg"),
         iops: rate(v, "iops", "stddev"),
+        prios: v["prios"].as_array().into_iter().flatten().map(prio).collect(),
     }
+}
+
+fn prio(v: &Value) -> PrioReport {
+    let kind = if v["lat_ns"].is_null() { "clat_ns" } else { "lat_ns" };
+    PrioReport { class: uint(v, "prioclass") as u8, level: uint(v, "prio") as u8, lat: lat(&v[kind]) }
+}
+
+/// `latency_target`; 0 stands for none.
+fn latency_goal(v: &Value) -> Option<LatencyGoal> {
+    let goal = LatencyGoal {
+        target_ns: uint(v, "latency_target"),
+        window_ns: 1000 * uint(v, "latency_window"),
+        percentile: float(v, "latency_percentile"),
+        runs_on: false,
+    };
+    (goal.target_ns > 0).then_some(goal)
+}
+
+fn steady(v: &Value) -> Option<SteadyReport> {
+    let (criterion, limit) = v["ss"].as_str()?.split_once(':')?;
+    let number = |text: &str| text.trim_end_matches('%').parse().unwrap();
+    let metric = if criterion.starts_with("iops") { SteadyMetric::Iops } else { SteadyMetric::Bandwidth };
+    let column = |name: &str| v["data"][name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap());
+    Some(SteadyReport {
+        steady: Steady {
+            metric,
+            is_slope: criterion.ends_with("_slope"),
+            limit: number(limit),
+            is_percent: limit.ends_with('%'),
+            duration_s: uint(v, "duration"),
+            ramp_ns: 0,
+            interval_s: 1,
+        },
+        attained: uint(v, "attained") == 1,
+        criterion: number(v["criterion"].as_str()?),
+        deviation: float(v, "max_deviation"),
+        slope: float(v, "slope"),
+        samples: column("iops").zip(column("bw")).map(|(iops, bw)| Sample { iops, bw, lat_ns: 0 }).collect(),
+    })
 }
 
 /// Converts fio's JSON into our model. `pid` and the number of members are only in its text.
@@ -147,6 +194,9 @@ fn model(run: &FioRun) -> FioReport {
         latency_us: floats(&v["latency_us"]),
         latency_ms: floats(&v["latency_ms"]),
         latency_depth: uint(v, "latency_depth") as u32,
+        latency_goal: latency_goal(v),
+        steady: steady(&v["steadystate"]),
+        prios_are_total: v["job options"]["lat_percentiles"] == "1",
         errors: v.get("total_err").map(|e| (e.as_u64().unwrap(), 0, "Success".to_owned())),
     };
     FioReport {
@@ -207,6 +257,23 @@ fn assert_parity(run: &FioRun) {
     let json: Value = serde_json::from_str(&json_text).unwrap();
     assert_same_json("", &json, &expected);
     assert_same_shape(&json_text, &run.json_text);
+    assert_same_terse(&fio_terse::render(&report, 5), &run.terse);
+}
+
+/// The same fields. fio has them from unrounded figures, ours come from those of its JSON.
+fn assert_same_terse(ours: &str, fios: &str) {
+    assert_eq!(ours.lines().count(), fios.lines().count(), "ours:\n{ours}\nfio:\n{fios}");
+    for (ours, fios) in ours.lines().zip(fios.lines()) {
+        let (a, b): (Vec<&str>, Vec<&str>) = (ours.split(';').collect(), fios.split(';').collect());
+        for (i, (x, y)) in a.iter().zip(&b).enumerate() {
+            let number = |s: &str| s.trim_end_matches('%').parse::<f64>().ok();
+            let near = number(x).zip(number(y)).is_some_and(|(x, y)| (x - y).abs() <= 0.1 + 1e-6 * y.abs());
+            assert!(x == y || near, "field {i}: ours {x}, fio {y}\n{ours}\n{fios}");
+            assert_eq!(x.contains('.'), y.contains('.'), "field {i}: ours {x}, fio {y}");
+        }
+        // The model has no disks, which have nine fields each.
+        assert!(a.len() <= b.len() && (b.len() - a.len()).is_multiple_of(9), "{ours}\n{fios}");
+    }
 }
 
 /// Same keys, same values (fio's own bandwidths and rates included), at every depth.
@@ -260,6 +327,24 @@ fn one_job_of_each_direction() {
         [trim]\nstonewall\nrw=randtrim\nbs=64k\niodepth=4\ndescription=with a description\n\
         [batched]\nstonewall\nrw=write\niodepth=128\niodepth_batch_submit=17\niodepth_batch_complete_min=3\n";
     if let Some(run) = run_fio("directions", job) {
+        assert_parity(&run);
+    }
+}
+
+#[test]
+fn priorities_steady_states_and_latency_goals() {
+    let job = "[global]\nfilename=data\nsize=1m\n\
+        [prios]\nioengine=libaio\nrw=randrw\niodepth=4\ncmdprio_percentage=30,60\ncmdprio_class=2\ncmdprio=5\n\
+        [total]\nstonewall\nioengine=libaio\nrw=randread\nlat_percentiles=1\nclat_percentiles=0\n\
+        cmdprio_bssplit=4k/20/1/3:4k/30/3/0\n\
+        [steady]\nstonewall\nioengine=null\nrw=read\nrate_iops=500\ntime_based\nruntime=20\nss=iops:90%\nss_dur=2\n\
+        [unsteady]\nstonewall\nioengine=null\nrw=read\nrate_iops=500\ntime_based\nruntime=1500ms\nss=bw_slope:1k\nss_dur=3\n\
+        [goal]\nstonewall\nioengine=libaio\nrw=randread\niodepth=4\nlatency_target=5s\nlatency_window=20ms\n\
+        latency_percentile=99.5\ntime_based\nruntime=20\n";
+    if let Some(run) = run_fio("policies", job) {
+        let jobs = &run.json["jobs"];
+        assert!(jobs[0]["read"]["prios"].is_array() && jobs[1]["read"]["prios"].is_array());
+        assert_eq!((uint(&jobs[2]["steadystate"], "attained"), uint(&jobs[4], "latency_depth")), (1, 4));
         assert_parity(&run);
     }
 }

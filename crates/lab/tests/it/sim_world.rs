@@ -52,8 +52,17 @@ fn settings(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 fn try_run<'f>(file: &'f JobFile, target: Option<&str>, set: &[(&str, &str)], entropy: u64) -> Result<Run<'f>, String> {
     let settings = settings(set);
     let stop = std::sync::Arc::default();
-    let spec =
-        RunSpec { file, target, settings: &settings, entropy, stop, trace_events: 0, force: false, slices: false };
+    let spec = RunSpec {
+        file,
+        target,
+        settings: &settings,
+        entropy,
+        stop,
+        trace_events: 0,
+        force: false,
+        slices: false,
+        files: None,
+    };
     execute(&spec, &mut Unobserved).map_err(|e| e.to_string())
 }
 
@@ -125,6 +134,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
     assert!(
         of_job("verify=crc32c").starts_with("verify: a simulated machine has no data to verify; leave it out (job 'r'")
     );
+    assert!(of_job("bs=2300").starts_with("bs=2300: a simulated disk has whole sectors of 512; round it (job 'r'"));
     assert!(of_job("hipri").contains("polled I/O is not simulated"));
     let trims = parse(&JOB.replace("randread", "randtrim"));
     assert!(refused(&trims, Some(&target), &[]).contains("no discard"));

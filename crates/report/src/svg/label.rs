@@ -37,8 +37,13 @@ pub fn cut(text: &str, chars: usize) -> String {
 
 /// Returns the estimated width of a label.
 pub fn width(text: &str) -> f64 {
-    // Characters of wide scripts count as two characters, as on a terminal.
-    text.chars().map(|c| if u32::from(c) < 0x1100 { CHAR } else { 2.0 * CHAR }).sum()
+    let of = |c: char| match c {
+        'W' | '@' => 1.6 * CHAR,
+        // Characters of wide scripts count as two characters, as on a terminal.
+        '\u{1100}'.. => 2.0 * CHAR,
+        _ => CHAR,
+    };
+    text.chars().map(of).sum()
 }
 
 /// Returns the CSS class of a tone, in charts and pages.

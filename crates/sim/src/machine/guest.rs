@@ -326,6 +326,7 @@ impl Load for User {
                         slot: 0,
                         len_bytes: 8192,
                         offset_bytes: self.rng.below(self.blocks) * 8192,
+                        target: 0,
                         op: if is_read { Op::Read } else { Op::Write },
                         fill: false,
                         commit: true,

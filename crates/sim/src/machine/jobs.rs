@@ -15,18 +15,22 @@ pub use super::task::CpuWaits;
 use super::world::{CpuTimes, Machine, START_NS};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::CpuTopology;
+use blk::id::SECTOR_SIZE;
 use blk::settings::{QueueConfig, SettingError};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Instant;
 use std::sync::Arc;
 use thiserror::Error;
-use workload::engine::{JobThread, ThreadId};
+use workload::engine::{FileTarget, JobThread, OffGrid, ThreadId};
 use workload::error::SetupError;
 use workload::job::{Job, REDO_WRITE_MAX};
 use workload::load::Load;
+use workload::logs::LogChunk;
 use workload::oltp::Oltp;
 use workload::schedule::{self, Instance, Schedule, WaitForError};
 use workload::stats::JobStats;
+use workload::steady::{Counts, SteadyReport};
+use workload::together::Together;
 
 /// Why jobs cannot be run.
 #[derive(Debug, Error)]
@@ -70,6 +74,8 @@ pub struct JobsRun {
     pub instances: Vec<Instance>,
     /// The results of each thread; as many as instances.
     pub stats: Vec<JobStats>,
+    /// What `steadystate` has found about each thread, or about a group at its last thread.
+    pub steady: Vec<Option<SteadyReport>>,
     /// Which threads were started. All are, unless the run was stopped.
     pub started: Vec<bool>,
     /// CPU time of each thread, nanoseconds.
@@ -128,6 +134,14 @@ pub trait Watch {
         false
     }
 
+    /// Takes what a thread has logged, if [`Watch::keeps_logs`]; `thread` counts in the order of the file.
+    fn log(&mut self, _thread: usize, _chunk: LogChunk) {}
+
+    /// Whether jobs keep their per-interval logs.
+    fn keeps_logs(&self) -> bool {
+        false
+    }
+
     /// Called before anything has run, and after that as its last answer says.
     fn look(&mut self, view: &View<'_>) -> NextLook;
 }
@@ -146,6 +160,12 @@ impl Watch for NoObserver {
 pub fn refusal(job: &Job) -> Option<&'static str> {
     match job {
         j if j.verify.is_some() => Some("verify: a simulated machine has no data to verify; leave it out"),
+        j if j.logs.any() && j.logs.epoch_clock().is_some() => {
+            Some("log_unix_epoch, log_alternate_epoch: virtual time has no date; leave them out")
+        }
+        j if !j.commands.is_empty() => {
+            Some("exec_prerun, exec_postrun: a simulated run starts no commands; leave them out")
+        }
         j if j.hipri => Some("hipri: polled I/O is not simulated; leave it out"),
         _ => None,
     }
@@ -185,31 +205,46 @@ pub fn run_watched(
     let mut machine = build(shape, costs, spec, bios_needed(jobs, spec)?)?;
     let bytes = spec.device.sectors << 9;
     let instances = schedule::plan(jobs, entropy)?;
+    instances.iter().try_for_each(|i| check_sectors(&jobs[i.job], i, bytes, entropy))?;
+    let mut together = Together::new(jobs, &instances);
     let mut schedule = Schedule::new(instances.clone());
     let mut tasks: Vec<Option<u32>> = vec![None; instances.len()];
     let (mut ended, mut stopped) = (vec![false; instances.len()], false);
-    let mut of_task = Vec::new();
+    let (mut of_task, mut began) = (Vec::new(), vec![0; instances.len()]);
     let mut look_at = START_NS - 1;
     while !schedule.is_done() {
-        for index in schedule.start_ready(Instant::from_ns(machine.now_ns())) {
+        let now = Instant::from_ns(machine.now_ns());
+        let steady = together.look(now, &|i| counts(&machine, tasks[i].filter(|_| !ended[i])?, began[i]), &instances);
+        end_early(&steady, &mut schedule, &tasks, &mut machine);
+        for index in together.start_ready(&mut schedule, now) {
             let i = &instances[index];
-            let load = load(&jobs[i.job], i, bytes, entropy, watch.keeps_slices())?;
+            let mut load = load(&jobs[i.job], i, bytes, entropy, watch)?;
+            if let Some(share) = together.flow(index) {
+                load.join_flow(&jobs[i.job], share);
+            }
             let task = start(&mut machine, &jobs[i.job], i, load, spec.luns)?;
             tasks[index] = Some(task);
+            began[index] = now.as_ns() + jobs[i.job].ramp_time_ns;
             of_task.resize(task as usize + 1, 0);
             of_task[task as usize] = index;
         }
-        let start_at = schedule.next_start().map_or(u64::MAX, Instant::as_ns);
+        let start_at =
+            schedule.next_start().into_iter().chain(together.next_look()).min().map_or(u64::MAX, Instant::as_ns);
         match machine.run(start_at.min(look_at)) {
             Some(task) => {
-                ended[of_task[task as usize]] = true;
-                schedule.ended(of_task[task as usize]);
+                let index = of_task[task as usize];
+                ended[index] = true;
+                schedule.ended(index);
+                let others = together.ended(index, machine.stats(task).first_error != 0, &schedule);
+                end_early(&others, &mut schedule, &tasks, &mut machine);
             }
             None if look_at < start_at => {
                 let elapsed_ns = look_at.saturating_sub(START_NS);
                 let (threads, luns) = (&tasks[..], spec.luns);
                 let view = View { machine: &machine, instances: &instances, threads, ended: &ended, luns, elapsed_ns };
-                match watch.look(&view) {
+                let next = watch.look(&view);
+                take_logs(&mut machine, &tasks, watch, false);
+                match next {
                     NextLook::In(ns) => look_at += ns.max(1),
                     NextLook::Never => look_at = u64::MAX,
                     NextLook::Stop => {
@@ -222,7 +257,48 @@ pub fn run_watched(
             None => machine.sleep_until(start_at),
         }
     }
-    Ok(conclude(machine, spec.luns, instances, &tasks, stopped))
+    take_logs(&mut machine, &tasks, watch, true);
+    let steady = (0..instances.len()).map(|i| together.steady(i)).collect();
+    Ok(JobsRun { steady, ..conclude(machine, spec.luns, instances, &tasks, stopped) })
+}
+
+/// Rejects a job that has I/O in parts of sectors.
+fn check_sectors(job: &Job, i: &Instance, bytes: u64, entropy: u64) -> Result<(), JobsError> {
+    let shares = job.file_shares(entropy, i.number, |_| 0);
+    let off_grid = |share| OffGrid::of(job, i.instance, FileTarget { bytes, share }, SECTOR_SIZE);
+    let Some(OffGrid { option, value }) = shares.into_iter().find_map(off_grid) else { return Ok(()) };
+    let place = job.place();
+    let text = format!("{option}={value}: a simulated disk has whole sectors of {SECTOR_SIZE}; round it ({place})");
+    Err(JobsError::Unsupported(text))
+}
+
+/// Ends instances that run, and cancels the start of those that have not started.
+fn end_early(which: &[usize], schedule: &mut Schedule, tasks: &[Option<u32>], machine: &mut Machine) {
+    schedule.cancel_those(which);
+    which.iter().filter_map(|&i| tasks[i]).for_each(|task| machine.stop_task(task));
+}
+
+/// What `steadystate` is judged by, of a thread whose measured part began at `began`.
+fn counts(machine: &Machine, task: u32, began: u64) -> Option<Counts> {
+    let stats = machine.stats(task);
+    (!machine.is_ramping(task)).then(|| Counts {
+        ran_ns: machine.now_ns().saturating_sub(began),
+        ios: stats.total_ios(),
+        bytes: stats.total_bytes(),
+        clat_ns: stats.total_clat_ns(),
+    })
+}
+
+/// Passes on what the threads have logged.
+fn take_logs(machine: &mut Machine, tasks: &[Option<u32>], watch: &mut dyn Watch, all: bool) {
+    if !watch.keeps_logs() {
+        return;
+    }
+    for (thread, task) in tasks.iter().enumerate() {
+        if let Some(chunk) = task.and_then(|task| machine.take_log(task, all)) {
+            watch.log(thread, chunk);
+        }
+    }
 }
 
 /// Starts a thread on its CPU, with one of the LUNs as its disk.
@@ -265,6 +341,7 @@ fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Opti
     JobsRun {
         instances,
         stats,
+        steady: Vec::new(),
         started,
         thread_cpu_ns,
         cpu_waits,
@@ -337,14 +414,17 @@ fn bios_needed(jobs: &[Job], spec: &DiskSpec) -> Result<u32, JobsError> {
     Ok(jobs.iter().map(need).max().unwrap_or(1).max(BIOS_MIN) as u32)
 }
 
-fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64, slices: bool) -> Result<Box<dyn Load>, JobsError> {
+fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64, watch: &dyn Watch) -> Result<Box<dyn Load>, JobsError> {
     let id = ThreadId { instance: i.instance, number: i.number, entropy };
     if job.oltp.is_some() {
         return Ok(Box::new(Oltp::new(job, id, bytes, None)?));
     }
-    let mut thread = JobThread::new(job, id, bytes)?;
-    if slices {
+    let mut thread = JobThread::on_one_target(job, id, bytes)?;
+    if watch.keeps_slices() {
         thread.keep_slices();
+    }
+    if watch.keeps_logs() {
+        thread.keep_logs();
     }
     Ok(Box::new(thread))
 }

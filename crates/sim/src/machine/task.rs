@@ -11,6 +11,7 @@ use blk::submitter::{SubmitError, Submitter};
 use blk::time::Instant;
 use workload::engine::{IoReq, Next, StopReason};
 use workload::load::Load;
+use workload::logs::LogChunk;
 use workload::stats::JobStats;
 
 /// A disk on which one volume of the load does its I/O.
@@ -141,6 +142,11 @@ impl Task {
     /// Whether it is in its `ramp_time`.
     pub fn is_ramping(&self) -> bool {
         self.load.is_ramping()
+    }
+
+    /// What its load has logged, as [`Load::take_log`].
+    pub fn take_log(&mut self, all: bool) -> Option<LogChunk> {
+        self.load.take_log(all)
     }
 
     /// Ends its job as soon as its I/Os in flight have completed.

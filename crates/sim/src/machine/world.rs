@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use workload::load::Load;
+use workload::logs::LogChunk;
 use workload::stats::JobStats;
 
 mod waiters;
@@ -383,6 +384,11 @@ impl Machine {
         self.tasks[task as usize].is_ramping()
     }
 
+    /// What a thread has logged, as [`Load::take_log`].
+    pub fn take_log(&mut self, task: u32, all: bool) -> Option<LogChunk> {
+        self.tasks[task as usize].take_log(all)
+    }
+
     /// CPU time of a thread so far, nanoseconds: its computing, its system calls, its waiting for locks. Interrupts belong to no thread.
     pub fn thread_cpu_ns(&self, task: u32) -> u64 {
         self.tasks[task as usize].cpu_ns
@@ -404,6 +410,11 @@ impl Machine {
     /// Stops all jobs: no new I/O is issued, and I/Os in flight complete.
     pub fn stop(&mut self) {
         self.tasks.iter_mut().for_each(Task::stop);
+    }
+
+    /// Stops one job, as [`Machine::stop`].
+    pub fn stop_task(&mut self, task: u32) {
+        self.tasks[task as usize].stop();
     }
 
     /// Consumes the machine. Returns what its threads have measured, in the order in which they were added.

@@ -384,8 +384,8 @@ const DRAWN: [(OpFlags, (u64, bool)); 7] = [
     (OpFlags::FUA, (6, true)),
     (OpFlags::PREFLUSH, (8, true)),
 ];
-/// Hints that only some elevators use, and modifiers that only drivers use.
-const NOT_DRAWN: [OpFlags; 4] = [OpFlags::RAHEAD, OpFlags::META, OpFlags::NOUNMAP, OpFlags::NOFALLBACK];
+/// Hints that only some elevators use, and modifiers that only drivers use. The simulated disk stores whole sectors.
+const NOT_DRAWN: [OpFlags; 5] = [OpFlags::RAHEAD, OpFlags::META, OpFlags::NOUNMAP, OpFlags::NOFALLBACK, OpFlags::BYTES];
 const _: () = assert!(OpFlags::are_all(&[&OpFlags::of_table(&DRAWN), &limits::FLAGS, &NOT_DRAWN]));
 
 /// Draws the modifiers of a bio from [`DRAWN`]. Limits add theirs.

@@ -30,6 +30,7 @@ fn draw_limits(rng: &mut Rng) -> Limits {
         max_write_zeroes_sectors: lb * rng.pick(&[0, 1, 8, 100]),
         write_cache: cache,
         fua: cache && rng.below(2) == 0,
+        takes_bytes: false,
         read_only: false,
         rotational: false,
     }

@@ -112,6 +112,7 @@ fn addresses_and_lengths() {
 fn contradictions_and_what_the_disk_lacks() {
     let plain = Limits { max_discard_sectors: 0, max_write_zeroes_sectors: 0, ..limits() };
     let read_only = Limits { read_only: true, ..limits() };
+    let sectors = Limits { logical_block_size: 512, physical_block_size: 512, takes_bytes: true, ..limits() };
     let read = bio(Op::Read, 0, LB);
     let write = bio(Op::Write, 0, LB);
     let region_end = Bio::write(Sector(0), 2 * LB as u32, DataRef::new(3, DataRef::MAX_OFFSET + 1 - 4096));
@@ -126,6 +127,8 @@ fn contradictions_and_what_the_disk_lacks() {
         ("reserved without reserved tags", limits(), with(read, OpFlags::RESERVED), Inval),
         ("an unknown discard", plain, bio(Op::Discard, 0, LB), NotSupp),
         ("unknown write zeroes", plain, bio(Op::WriteZeroes, 0, LB), NotSupp),
+        ("a part of a sector", Limits { takes_bytes: false, ..sectors }, write.at_bytes(100, 8 * 512), NotSupp),
+        ("a part of a sector to discard", sectors, bio(Op::Discard, 0, LB).at_bytes(100, 8 * 512), NotSupp),
         ("a write to a read-only disk", read_only, write, IoErr),
         ("a discard on a read-only disk", read_only, bio(Op::Discard, 0, LB), IoErr),
         ("write zeroes on a read-only disk", read_only, bio(Op::WriteZeroes, 0, LB), IoErr),

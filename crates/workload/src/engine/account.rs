@@ -2,10 +2,12 @@
 //! Time and measurements: submissions, completions, rate samples, the end of `ramp_time`, run times.
 
 use super::issue::NOT_RATED;
+use super::rates::RateWindow;
 use super::{Completed, JobThread, Kind, Phase, SlotState, StopReason};
-use crate::job::Dir;
+use crate::job::{Dir, LogKind};
+use crate::logs::IoEnd;
 use crate::slices::Late;
-use crate::stats::{DIRS, LatencyClasses, RATE_INTERVAL, batch_class, depth_class};
+use crate::stats::{DIRS, JobStats, LatencyClasses, batch_class, depth_class};
 use blk::status::BlkStatus;
 use blk::time::Instant;
 
@@ -15,10 +17,14 @@ pub(super) struct Clock {
     started: bool,
     /// Start of the job; rates count from here.
     pub epoch: u64,
-    /// Start of what is measured: the end of `ramp_time`.
+    /// Start of what is measured: after the end of `ramp_time`.
     measured_from: u64,
     pub(super) ramping: bool,
-    /// When `runtime` is over.
+    /// A submission is more than a measurement: it is in the ramp, or goes to a log.
+    pub(super) rare_submissions: bool,
+    /// `ramp_time` is over, and what is measured begins after this many completions.
+    opens_after: Option<u32>,
+    /// When `runtime` is over; it begins where the ramp ends.
     pub end_at: u64,
     /// `runtime` is over.
     pub expired: bool,
@@ -27,16 +33,15 @@ pub(super) struct Clock {
     pub last_completed_read: bool,
 }
 
-/// Bandwidth and IOPS samples.
+/// What is sampled over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sampling {
-    since: u64,
-    /// End of the present interval.
-    rates_at: u64,
-    /// When the next sample is due: the end of the interval, or of a slice.
-    next: u64,
-    ios: [u64; DIRS],
-    bytes: [u64; DIRS],
+    bw: RateWindow,
+    iops: RateWindow,
+    /// When the next sample is due: at the end of a window or of a slice, or at once if a log has a line for each I/O.
+    pub(super) next: u64,
+    /// I/Os and bytes read back, which windows do not count.
+    read_back: (u64, u64),
     /// Run time of completed parts, per direction.
     ran: [u64; DIRS],
 }
@@ -55,32 +60,58 @@ impl JobThread {
     pub(super) fn tick(&mut self, now: Instant) {
         let now = now.as_ns();
         if !self.clock.started {
-            let ramp_ends = now.saturating_add(self.plan.ramp_ns);
             self.clock = Clock {
                 started: true,
                 epoch: now,
                 measured_from: now,
                 ramping: self.plan.ramp_ns > 0,
-                end_at: self.plan.runtime_ns.map_or(u64::MAX, |r| ramp_ends.saturating_add(r)),
+                end_at: if self.plan.ramp_ns > 0 { u64::MAX } else { self.ends_at(now) },
                 phase_start: now,
                 ..Clock::default()
             };
             self.start_sampling(now);
         }
         if self.clock.ramping && now >= self.clock.epoch.saturating_add(self.plan.ramp_ns) {
-            self.end_ramp(now);
+            if self.in_flight == 0 {
+                self.end_ramp(now);
+            } else {
+                self.clock.opens_after.get_or_insert(self.in_flight);
+            }
         }
         if now >= self.clock.end_at {
             self.clock.expired = true;
             self.leave_fast_path();
         }
-        let ramp_ends = self.clock.epoch.saturating_add(self.plan.ramp_ns);
-        self.check_at = if self.clock.ramping { ramp_ends.min(self.clock.end_at) } else { self.clock.end_at };
+        self.check_at = match self.clock.opens_after {
+            // A completion ends the ramp.
+            Some(_) => u64::MAX,
+            None if self.clock.ramping => self.clock.epoch.saturating_add(self.plan.ramp_ns),
+            None => self.clock.end_at,
+        };
     }
 
-    /// Discards the measurements so far, which were warm-up.
-    fn end_ramp(&mut self, now: u64) {
+    /// When `runtime` is over, if it begins at `from`.
+    fn ends_at(&self, from: u64) -> u64 {
+        self.plan.runtime_ns.map_or(u64::MAX, |runtime| from.saturating_add(runtime))
+    }
+
+    /// Counts a completion after `ramp_time`. What is measured begins when as many I/Os have completed as were in flight at
+    /// the end of the ramp, so that I/Os that complete together are all before the beginning.
+    fn open_after(&mut self, now: u64) {
+        if let Some(left) = &mut self.clock.opens_after {
+            *left -= 1;
+            if *left == 0 {
+                self.end_ramp(now);
+            }
+        }
+    }
+
+    /// Discards the measurements so far, which were warm-up. `runtime` begins again.
+    pub(super) fn end_ramp(&mut self, now: u64) {
         self.clock.ramping = false;
+        self.clock.opens_after = None;
+        self.clock.end_at = self.ends_at(now);
+        self.check_at = self.clock.end_at;
         self.clock.measured_from = now;
         self.clock.phase_start = now;
         self.run = LatencyRun::default();
@@ -97,25 +128,24 @@ impl JobThread {
     }
 
     fn start_sampling(&mut self, now: u64) {
-        self.sampling.since = now;
-        self.sampling.rates_at = now.saturating_add(RATE_INTERVAL.as_ns());
+        let [bw_ns, iops_ns] = self.plan.rate_windows_ns;
+        self.sampling.bw = RateWindow::new(bw_ns, now);
+        self.sampling.iops = RateWindow::new(iops_ns, now);
         if let Some(slicer) = &mut self.slicer {
             slicer.start(now);
         }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.start(now);
+        }
+        self.clock.rare_submissions =
+            self.clock.ramping || self.recorder.as_ref().is_some_and(|r| r.wants_submissions());
         self.set_next();
     }
 
     fn set_next(&mut self) {
         let slice_ends = self.slicer.as_ref().map_or(u64::MAX, |s| s.next());
-        self.sampling.next = self.sampling.rates_at.min(slice_ends);
-    }
-
-    /// Computes the end of the next interval. Intervals follow each other from the start, however late a sample is taken.
-    fn next_sampling(&mut self, now: u64) {
-        let interval = RATE_INTERVAL.as_ns();
-        let late = now - self.sampling.rates_at;
-        self.sampling.since = now;
-        self.sampling.rates_at = self.sampling.rates_at.saturating_add(interval * (late / interval + 1));
+        let logs = self.recorder.as_ref().map_or(u64::MAX, |r| r.next());
+        self.sampling.next = self.sampling.bw.until().min(self.sampling.iops.until()).min(slice_ends).min(logs);
     }
 
     /// Records that all I/Os returned since the last call are submitted at `now`.
@@ -132,17 +162,33 @@ impl JobThread {
     #[inline(always)] // The loop of a job thread, for each I/O.
     fn submitted_one(&mut self, slot: u32, now_ns: u64) {
         self.queued.clear();
-        let slot = &mut self.slots[slot as usize];
-        slot.issue_ns = now_ns;
-        slot.state = SlotState::Submitted;
-        if self.clock.ramping {
+        let s = &mut self.slots[slot as usize];
+        s.issue_ns = now_ns;
+        s.state = SlotState::Submitted;
+        let (kind, dir, slat_ns) = (s.kind, s.dir, now_ns.saturating_sub(s.start_ns));
+        if self.clock.rare_submissions && !self.log_submission(slot) {
             return;
         }
-        if slot.kind != Kind::Flush {
-            self.stats.dirs[usize::from(slot.dir)].slat.record(now_ns.saturating_sub(slot.start_ns));
+        if kind != Kind::Flush {
+            self.stats.dirs[usize::from(dir)].slat.record(slat_ns);
         }
         self.stats.depth[depth_class(self.in_flight)] += 1;
         self.stats.submit[batch_class(1)] += 1;
+    }
+
+    /// Writes a submitted I/O to its log, if it has one. Returns whether it is measured, which it is not in the ramp.
+    #[inline(never)]
+    fn log_submission(&mut self, slot: u32) -> bool {
+        if self.clock.ramping {
+            return false;
+        }
+        let s = &self.slots[slot as usize];
+        if let Some(recorder) = &mut self.recorder
+            && s.kind != Kind::Flush
+        {
+            recorder.submitted(s.issue_ns, s.issue_ns.saturating_sub(s.start_ns), s.dir, s.len, s.offset);
+        }
+        true
     }
 
     #[inline(never)]
@@ -174,6 +220,11 @@ impl JobThread {
         if measured {
             self.stats.dirs[usize::from(run_dir)].slat.record_n(run_ns, run);
         }
+        if self.clock.rare_submissions {
+            for k in 0..self.queued.len() {
+                self.log_submission(self.queued[k]);
+            }
+        }
         self.queued.clear();
         if measured {
             self.stats.depth[depth_class(self.in_flight)] += u64::from(n);
@@ -202,7 +253,6 @@ impl JobThread {
             d.intended.record(ns.saturating_sub(s.due_ns));
         }
         let (dir, lat) = (s.dir, ns.saturating_sub(s.start_ns));
-        let (due_ns, bytes) = (s.due_ns, s.len);
         if (self.run.clat, self.run.lat, self.run.dir) != (clat, lat, dir) {
             if self.run.times > 0 {
                 self.settle_latencies();
@@ -211,10 +261,9 @@ impl JobThread {
         }
         self.run.times += 1;
         if ns >= self.sampling.next {
-            let latency_ns = if due_ns == NOT_RATED { clat } else { ns.saturating_sub(due_ns) };
-            self.sample(ns, Late { dir, latency_ns, bytes });
+            self.sample(ns, slot);
         }
-        self.completed(slot, kind)
+        self.completed(slot, kind, ns)
     }
 
     /// Combines [`JobThread::complete`] and [`JobThread::reaped`] for a reap that found one I/O.
@@ -225,7 +274,7 @@ impl JobThread {
     pub fn complete_one(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
         let s = &self.slots[slot as usize];
         let plain = status.is_ok() && !self.clock.ramping && s.kind != Kind::Flush && s.due_ns == NOT_RATED;
-        if !plain || self.plan.verify {
+        if !plain || self.plan.inspects {
             let completed = self.complete(slot, status, now);
             self.reaped(1);
             return completed;
@@ -241,7 +290,7 @@ impl JobThread {
         self.classes.count(clat, 1);
         self.stats.complete[batch_class(1)] += 1;
         if ns >= self.sampling.next {
-            self.sample(ns, Late { dir, latency_ns: clat, bytes: len });
+            self.sample(ns, slot);
         }
         self.release(slot);
         self.reap.reaped(&self.plan, self.in_flight);
@@ -268,7 +317,21 @@ impl JobThread {
     }
 
     #[inline]
-    fn completed(&mut self, slot: u32, kind: Kind) -> Completed {
+    fn completed(&mut self, slot: u32, kind: Kind, ns: u64) -> Completed {
+        if self.plan.inspects {
+            return self.inspect(slot, kind, ns);
+        }
+        self.release(slot);
+        Completed { needs_verify: false }
+    }
+
+    /// Completes an I/O whose job needs more than its counts and latencies.
+    #[inline(never)]
+    fn inspect(&mut self, slot: u32, kind: Kind, ns: u64) -> Completed {
+        if !self.clock.ramping {
+            self.check_latency(slot, ns);
+            self.record_prio(slot, ns);
+        }
         if self.plan.verify {
             return self.complete_verified(slot, kind);
         }
@@ -282,16 +345,16 @@ impl JobThread {
             self.tick(now);
         }
         let kind = self.slots[slot as usize].kind;
-        if !status.is_ok() {
+        let completed = if !status.is_ok() {
             self.failed(slot, status)
         } else if kind == Kind::Flush {
             self.flushed(slot, now.as_ns());
             Completed { needs_verify: false }
-        } else if self.clock.ramping {
-            self.completed(slot, kind)
         } else {
-            self.complete(slot, status, now)
-        }
+            self.completed(slot, kind, now.as_ns())
+        };
+        self.open_after(now.as_ns());
+        completed
     }
 
     #[inline(never)]
@@ -301,6 +364,19 @@ impl JobThread {
             && let Some(piece) = self.verify_slots[slot as usize].piece.take()
         {
             self.log.finish(piece, true);
+        }
+        if kind == Kind::Write {
+            self.write_completed(
+                self.files.as_ref().map_or(0, |files| files.of(slot)),
+                self.slots[slot as usize].offset,
+            );
+        }
+        if let Some((piece, keeps)) = self.verify_slots[slot as usize].trims.take() {
+            self.log.finish_trim(piece, keeps);
+        }
+        if kind == Kind::ReadBack {
+            self.sampling.read_back.0 += 1;
+            self.sampling.read_back.1 += u64::from(self.slots[slot as usize].len);
         }
         // Reads of a job that also writes may hit blocks that were not written. Only the reading back of such a job verifies.
         let needs_verify = kind == Kind::ReadBack || (kind == Kind::Read && !self.plan.writes);
@@ -328,6 +404,7 @@ impl JobThread {
         let kind = self.slots[slot as usize].kind;
         if kind == Kind::Flush {
             self.stats.sync.errors += 1;
+            self.issuing.was_flush = false;
         } else {
             self.stats.dirs[usize::from(self.slots[slot as usize].dir)].errors += 1;
         }
@@ -338,6 +415,9 @@ impl JobThread {
                 Kind::ReadBack => self.log.finish_read(piece),
                 _ => self.log.finish(piece, false),
             }
+        }
+        if self.plan.verify {
+            self.write_or_trim_failed(slot, kind);
         }
         self.stats.count_error(status.errno());
         self.stop(StopReason::Failed(status.errno()));
@@ -382,33 +462,54 @@ impl JobThread {
         self.in_flight -= 1;
     }
 
-    /// Takes the samples that are due. The completed I/O `last` showed that they are.
+    /// Takes the samples that are due. The I/O in `slot`, which has just been counted, showed that they are.
     #[inline(never)]
-    fn sample(&mut self, now: u64, last: Late) {
+    pub(super) fn sample(&mut self, now: u64, slot: u32) {
+        self.settle();
         self.settle_latencies();
+        let s = &self.slots[slot as usize];
+        let (dir, bytes) = (s.dir, s.len);
+        let clat_ns = now.saturating_sub(s.issue_ns);
+        let io = IoEnd { dir, len: s.len, offset: s.offset, lat_ns: now.saturating_sub(s.start_ns), clat_ns };
+        let latency_ns = if s.due_ns == NOT_RATED { clat_ns } else { now.saturating_sub(s.due_ns) };
         if let Some(slicer) = self.slicer.as_mut().filter(|s| now >= s.next()) {
-            slicer.take(&self.stats.dirs, now, Some(last));
+            slicer.take(&self.stats.dirs, now, Some(Late { dir, latency_ns, bytes }));
         }
-        if now >= self.sampling.rates_at {
-            self.sample_rates(now);
+        self.end_windows(now, Some((dir, bytes)));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.ended(now, &io, &self.stats.dirs);
         }
         self.set_next();
     }
 
-    fn sample_rates(&mut self, now: u64) {
-        let spent = u128::from(now - self.sampling.since);
-        let per_second = |n: u64| (u128::from(n) * 1_000_000_000 / spent) as u64;
-        for d in 0..DIRS {
-            let dir = &mut self.stats.dirs[d];
-            let (ios, bytes) = (dir.ios - self.sampling.ios[d], dir.bytes - self.sampling.bytes[d]);
-            self.sampling.ios[d] = dir.ios;
-            self.sampling.bytes[d] = dir.bytes;
-            if ios > 0 {
-                dir.iops.record(per_second(ios));
-                dir.bw_kib.record(per_second(bytes) / 1024);
+    /// Ends the windows that are over. `late`: direction and bytes of an I/O that is counted and completed after them.
+    fn end_windows(&mut self, now: u64, late: Option<(u8, u32)>) {
+        let Sampling { bw, iops, read_back, .. } = &mut self.sampling;
+        if now < bw.until() && now < iops.until() {
+            return;
+        }
+        let mut counts = self.stats.dirs.each_ref().map(|d| (d.ios, d.bytes));
+        counts[Dir::Read as usize].0 -= read_back.0;
+        counts[Dir::Read as usize].1 -= read_back.1;
+        if let Some((dir, bytes)) = late {
+            counts[usize::from(dir)].0 -= 1;
+            counts[usize::from(dir)].1 -= u64::from(bytes);
+        }
+        for (kind, window) in [(LogKind::Bw, bw), (LogKind::Iops, iops)] {
+            let is_bw = kind == LogKind::Bw;
+            let counts = counts.map(|(ios, bytes)| if is_bw { bytes } else { ios });
+            let Some((ended, rates)) = window.end(now, counts) else { continue };
+            for (d, rate) in rates.into_iter().enumerate() {
+                let Some(rate) = rate else { continue };
+                let rate = if is_bw { rate / 1024 } else { rate };
+                let dir = &mut self.stats.dirs[d];
+                let samples = if is_bw { &mut dir.bw_kib } else { &mut dir.iops };
+                samples.record(rate);
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.rate(kind, ended, d as u8, rate);
+                }
             }
         }
-        self.next_sampling(now);
         self.update_run_times(now, None);
     }
 
@@ -434,10 +535,26 @@ impl JobThread {
         self.clock.phase_start = now.as_ns();
     }
 
+    /// Returns the measurements until `now` of a job in progress. In `ramp_time` there are none.
+    pub fn stats_at(&mut self, now: Instant) -> JobStats {
+        self.settle();
+        self.settle_latencies();
+        if !self.clock.ramping && self.phase != Phase::Finished {
+            let reads_back = matches!(self.phase, Phase::Verify | Phase::EndOfVerify);
+            self.update_run_times(now.as_ns(), reads_back.then_some(Dir::Read));
+        }
+        self.stats.clone()
+    }
+
     /// Ends the job.
     pub(super) fn finish(&mut self, now: Instant) {
+        self.settle();
         self.settle_latencies();
         if !self.clock.ramping {
+            self.end_windows(now.as_ns(), None);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.finish(now.as_ns());
+            }
             self.stats.runtime_ns = now.as_ns().saturating_sub(self.clock.measured_from);
             self.classes.publish(&mut self.stats);
             if let Some(mut slicer) = self.slicer.take() {

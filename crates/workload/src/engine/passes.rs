@@ -2,8 +2,8 @@
 //! Passes over the region: their limits, what follows each one (flush, reading back), and when the job is over.
 //!
 //! A pass ends when it has issued the region's bytes (or `io_size`), when `number_ios` is reached, or when the offsets are
-//! used up. There are `loops` passes. There are more if `io_size` is larger than one region, and with `time_based` as many
-//! as fit into the time.
+//! used up. There are `loops` passes. There are more if `io_size` is larger than one region, or if a
+//! verified pass ended early, and with `time_based` as many as fit into the time.
 
 use super::plan::Plan;
 use super::{JobThread, Next, Phase, StopReason};
@@ -18,16 +18,28 @@ pub(super) struct Passes {
     left: u64,
     /// Bytes issued in this pass, reading back included.
     bytes: u64,
+    /// I/Os and bytes of reading back, in all passes. They count against `number_ios`, and against further passes of `io_size`.
+    read_back: (u64, u64),
 }
 
 impl Passes {
     pub fn new(plan: &Plan) -> Passes {
-        Passes { left: plan.loops - 1, bytes: 0 }
+        Passes { left: plan.loops - 1, bytes: 0, read_back: (0, 0) }
     }
 
     #[inline]
     pub fn issued(&mut self, len: u32) {
         self.bytes += u64::from(len);
+    }
+
+    pub fn reads_back(&mut self, len: u32) {
+        self.read_back.0 += 1;
+        self.read_back.1 += u64::from(len);
+    }
+
+    /// An I/O that was issued does not count.
+    pub fn forget(&mut self, len: u32) {
+        self.bytes -= u64::from(len);
     }
 }
 
@@ -40,6 +52,7 @@ impl JobThread {
             RwMode::Write | RwMode::TrimWrite => write,
             RwMode::Trim => trim,
             RwMode::ReadWrite => read + write,
+            RwMode::Replay { .. } => read + write + trim,
         }
     }
 
@@ -49,7 +62,7 @@ impl JobThread {
     }
 
     /// Whether the pass has issued all its I/O.
-    pub(super) fn pass_is_over(&self) -> bool {
+    pub(super) fn pass_is_over(&mut self) -> bool {
         if self.endless() {
             return false;
         }
@@ -60,11 +73,11 @@ impl JobThread {
             return false;
         }
         let limit = self.plan.loop_bytes.saturating_mul(self.plan.loops);
-        self.limited_bytes() >= limit || self.ios_used_up()
+        (self.limited_bytes() >= limit || self.ios_used_up()) && !self.trim_is_due()
     }
 
     fn ios_used_up(&self) -> bool {
-        self.plan.number_ios.is_some_and(|n| self.issued_ios.iter().sum::<u64>() >= n)
+        self.plan.number_ios.is_some_and(|n| self.issued_ios.iter().sum::<u64>() + self.passes.read_back.0 >= n)
     }
 
     /// How many I/Os of `len` bytes can be issued before a limit has to be checked.
@@ -95,25 +108,37 @@ impl JobThread {
             Phase::EndOfIo => {
                 self.phase = Phase::EndSync;
                 let failed = matches!(self.stop, Some(StopReason::Failed(_)));
-                (self.plan.end_fsync && !failed).then(|| self.hand_out_flush(now))
+                // A flush that was the last I/O is enough, as in fio; here only if it covers all I/Os.
+                (self.plan.end_fsync && !failed && !self.issuing.was_flush).then(|| self.flush_all(now))
             }
             Phase::EndSync => {
+                if self.plan.dry_run {
+                    self.clock.phase_start = now.as_ns();
+                }
+                if let Some(flush) = self.flush_next(now) {
+                    return Some(flush);
+                }
                 self.end_timed_phase(now, None);
+                self.log_all_closed(now);
                 let go_on = self.stop.is_none() && !self.clock.expired;
                 if self.plan.read_back && go_on && !self.log.is_empty() {
                     self.phase = Phase::VerifySync;
-                    return Some(self.hand_out_flush(now));
+                    return Some(self.flush_all(now));
                 }
                 self.end_pass(now);
                 None
             }
             Phase::VerifySync => {
+                if let Some(flush) = self.flush_next(now) {
+                    return Some(flush);
+                }
                 self.clock.phase_start = now.as_ns();
                 self.phase = Phase::Verify;
                 None
             }
             _ => {
                 self.end_timed_phase(now, Some(Dir::Read));
+                self.log_all_closed(now);
                 self.end_pass(now);
                 None
             }
@@ -145,17 +170,28 @@ impl JobThread {
             return;
         }
         self.passes.bytes = 0;
+        self.issuing.was_flush = false;
         let reseed = self.plan.reseed_each_pass;
         self.offsets.start_pass();
+        if let Some(files) = &mut self.files {
+            files.start_pass(reseed);
+        }
         if let Some(mix) = &mut self.mix {
             mix.start_pass(reseed);
         }
         if reseed {
             self.offsets.reseed();
+            self.buffers.reseed();
             self.sizes.iter_mut().for_each(Sizes::reseed);
             self.verify_seeds = self.first_verify_seeds.clone();
         }
         self.log.clear();
+        if let Some(trims) = &mut self.trims {
+            trims.start_pass(reseed);
+        }
+        if let Some(search) = &mut self.search {
+            search.restart();
+        }
         self.clock.phase_start = now.as_ns();
         self.phase = Phase::Io;
     }
@@ -172,8 +208,9 @@ impl JobThread {
             self.passes.left -= 1;
             return true;
         }
-        let done: u64 = self.limited_bytes();
-        let limit = self.plan.loop_bytes.saturating_mul(self.plan.loops);
-        self.plan.has_io_size && !self.ios_used_up() && limit.saturating_sub(done) >= self.plan.max_block
+        let done = self.issued_bytes.iter().sum::<u64>() + self.passes.read_back.1;
+        self.plan.repeats_if_short
+            && !self.ios_used_up()
+            && self.plan.loop_bytes.saturating_sub(done) >= self.plan.max_block
     }
 }

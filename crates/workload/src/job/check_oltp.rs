@@ -7,7 +7,7 @@ use super::resolve::Check;
 use super::values::{Dir, Rw, RwMode};
 
 /// Options of other jobs that have the same meaning for a transaction loop.
-const COMMON: [&str; 45] = [
+const COMMON: [&str; 48] = [
     "name",
     "description",
     "wait_for",
@@ -21,6 +21,9 @@ const COMMON: [&str; 45] = [
     "buffered",
     "invalidate",
     "overwrite",
+    "fallocate",
+    "create_fsync",
+    "unlink",
     "allow_file_create",
     "allow_mounted_write",
     "bs",

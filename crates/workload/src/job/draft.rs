@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 
 use super::error::{JobError, Origin};
 use super::oltp::OltpJob;
+use super::policy::{DataShape, Flow, LatencyGoal, Steady, SteadyMetric, Strided};
 use super::spec::Job;
 use super::units::Units;
 use super::values::{Dir, Pattern, PerDir, SizeWeight};
+use crate::replay::ReplayOptions;
 
 /// Where an option that is in force was given.
 #[derive(Clone, Debug)]
@@ -22,11 +24,24 @@ pub(super) struct OptionOrigin {
     pub typed: String,
 }
 
+/// An option that adds files to a job, or says how many of them it has.
+#[derive(Clone, Debug)]
+pub(super) enum FileOption {
+    /// `filename=`: a list.
+    Names(String),
+    /// `opendir=`.
+    Below(String),
+    /// `nrfiles=`.
+    Count(u32),
+}
+
 /// An unfinished job.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub job: Job,
     pub units: Units,
+    /// In the order in which fio reads them.
+    pub files: Vec<FileOption>,
     pub bs: PerDir<Option<u64>>,
     pub bsrange: PerDir<Option<(u64, u64)>>,
     pub bssplit: PerDir<Option<Vec<SizeWeight>>>,
@@ -38,11 +53,31 @@ pub(super) struct Draft {
     pub batch_complete_max: Option<u64>,
     pub verify_backlog_batch: Option<u64>,
     pub zero_buffers: bool,
-    pub allrandrepeat: bool,
+    pub fsync_on_close: bool,
+    pub randseed: Option<u64>,
     pub buffer_pattern: Option<Pattern>,
+    /// `zonemode=`: whether it is strided; `None`: not given.
+    pub zone_mode: Option<bool>,
+    /// `zonesize=`, `zonerange=`, `zoneskip=`; 0 = not given.
+    pub zones: Strided,
+    /// `latency_*`; the target is 0 if it was not given.
+    pub latency: LatencyGoal,
+    /// `steadystate*`; the duration is 0 if it was not given.
+    pub steady: Steady,
+    /// `flow*`; the weight is 0 if it was not given.
+    pub flow: Flow,
+    /// `buffer_compress_*` and `dedupe_*`.
+    pub shape: DataShape,
+    /// `dedupe_mode=working_set`.
+    pub has_working_set: bool,
+    pub dedupe_global: bool,
     /// `workload=oltp`.
     pub is_oltp: bool,
     pub oltp: OltpJob,
+    /// `read_iolog=`.
+    pub read_iolog: Option<String>,
+    /// `replay_*=`.
+    pub replay: ReplayOptions,
     /// Options in force, by canonical name.
     pub given: BTreeMap<&'static str, OptionOrigin>,
     /// Options in force that mqblk does not support. Kept until the job is complete, because a job may override its global section.
@@ -54,6 +89,7 @@ impl Draft {
         Draft {
             job: Job::new(""),
             units: Units { kb_base: 1024 },
+            files: Vec::new(),
             bs: PerDir::all(None),
             bsrange: PerDir::all(None),
             bssplit: PerDir::all(None),
@@ -64,10 +100,35 @@ impl Draft {
             batch_complete_max: None,
             verify_backlog_batch: None,
             zero_buffers: false,
-            allrandrepeat: false,
+            fsync_on_close: false,
+            randseed: None,
             buffer_pattern: None,
+            zone_mode: None,
+            zones: Strided { size_bytes: 0, range_bytes: 0, skip_bytes: 0 },
+            latency: LatencyGoal { target_ns: 0, window_ns: 0, percentile: 100.0, runs_on: false },
+            steady: Steady {
+                metric: SteadyMetric::Iops,
+                is_slope: true,
+                limit: 0.01,
+                is_percent: true,
+                duration_s: 0,
+                ramp_ns: 0,
+                interval_s: 1,
+            },
+            flow: Flow { weight: 0, id: 0, sleep_ns: 0 },
+            shape: DataShape {
+                compress_pct: 0,
+                chunk_bytes: 512,
+                dedupe_pct: 0,
+                working_set_pct: Some(5),
+                global_threads: None,
+            },
+            has_working_set: false,
+            dedupe_global: false,
             is_oltp: false,
             oltp: OltpJob::default(),
+            read_iolog: None,
+            replay: ReplayOptions::default(),
             given: BTreeMap::new(),
             refused: BTreeMap::new(),
         }

@@ -42,6 +42,8 @@ pub enum Origin {
     },
     /// A flag of the command line.
     Flag(&'static str),
+    /// A job option of the command line.
+    CommandLine,
 }
 
 impl fmt::Display for Origin {
@@ -50,6 +52,7 @@ impl fmt::Display for Origin {
             Origin::Line { file, line: 0 } => write!(f, "{}", Printable(file)),
             Origin::Line { file, line } => write!(f, "{}:{line}", Printable(file)),
             Origin::Flag(flag) => f.write_str(flag),
+            Origin::CommandLine => f.write_str("command line"),
         }
     }
 }

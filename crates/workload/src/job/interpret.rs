@@ -5,7 +5,8 @@
 //! error per line, in reading order. An unsupported option is an error only for jobs to which it applies. Needs from
 //! callers: a [`ParseContext`]. Does not do: I/O, environment access.
 
-use super::draft::{Draft, OptionOrigin};
+use super::command_line::CommandLine;
+use super::draft::{Draft, FileOption, OptionOrigin};
 use super::error::{ERRORS_MAX, ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
 use super::expand::{self, Lookup};
 use super::option::{OptionInfo, Support};
@@ -14,6 +15,7 @@ use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
 use super::resolve::{self, ResolveContext};
 use super::spec::{Job, JobFile};
 use super::units;
+use crate::replay::TraceFile;
 
 /// The data that a job file may refer to. The parser itself reads no file and no environment.
 #[derive(Clone, Copy)]
@@ -32,6 +34,10 @@ pub struct ParseContext<'a> {
     pub memory_mib: u64,
     /// Whether this `filename` names one of mqblk's targets (such as `null:`), in which `:` does not separate files.
     pub is_target: &'a dyn Fn(&str) -> bool,
+    /// The files below a directory, in the order of the directory, or why it cannot be read (`opendir`).
+    pub files_below: &'a dyn Fn(&str) -> Result<Vec<String>, String>,
+    /// Opens what a name of `read_iolog` stands for: a file, or those of several CPUs. Or says why it cannot be read.
+    pub traces: &'a dyn Fn(&str) -> Result<Vec<TraceFile>, String>,
     /// If not empty, only these sections become jobs, and only they are checked.
     pub sections: &'a [String],
 }
@@ -58,6 +64,8 @@ impl<'a> ParseContext<'a> {
             pagesize_bytes: 4096,
             memory_mib: 1024,
             is_target: &|_| false,
+            files_below: &|_| Err("directories are not read here".to_owned()),
+            traces: &|_| Err("traces are not read here".to_owned()),
             sections: &[],
         }
     }
@@ -69,8 +77,27 @@ impl JobFile {
     /// # Errors
     /// The first error of each line, in reading order.
     pub fn parse_str(text: &str, context: &ParseContext<'_>, overrides: &[Override]) -> Result<JobFile, JobErrors> {
-        let raw = parse::parse(context.file, text, context.include);
-        Interpreter::new(context, &raw, overrides).run(raw)
+        JobFile::parse(&CommandLine::default(), &[(context.file, text)], context, overrides)
+    }
+
+    /// As [`JobFile::parse_str`] for the jobs of a command line and of several files, given as names and texts.
+    ///
+    /// # Errors
+    /// As [`JobFile::parse_str`].
+    pub fn parse(
+        typed: &CommandLine,
+        files: &[(&str, &str)],
+        context: &ParseContext<'_>,
+        overrides: &[Override],
+    ) -> Result<JobFile, JobErrors> {
+        let mut raw = Raw::default();
+        typed.sections(&mut raw);
+        let raw = parse::parse(raw, files, context.include);
+        let no_job = match files {
+            [] => ("the options", "name no job", "begin one with --name=JOB"),
+            _ => ("the file", "has no job section", "add a section such as [job1]"),
+        };
+        Interpreter::new(context, &raw, overrides).run(raw, no_job)
     }
 }
 
@@ -104,26 +131,33 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn run(mut self, mut raw: Raw) -> Result<JobFile, JobErrors> {
+    fn run(mut self, mut raw: Raw, no_job: (&str, &str, &str)) -> Result<JobFile, JobErrors> {
         self.errors.append(&mut raw.errors);
         self.warnings.append(&mut raw.warnings);
         self.select(&mut raw);
         let mut global = Draft::new();
         let mut global_options = Vec::new();
         let mut jobs: Vec<Job> = Vec::new();
+        let (mut file, mut waits) = (0, false);
         for section in &raw.sections {
+            if std::mem::replace(&mut file, section.file) < section.file {
+                // fio begins each further file with a stonewall and without the options of the command line.
+                (global, waits) = (Draft::new(), true);
+            }
             if section.global {
                 self.apply_all(&mut global, &section.options, section);
                 self.repeat(&section.options, &mut global_options);
             } else {
-                let mut job = self.job(global.clone(), section, &jobs);
+                let mut draft = global.clone();
+                draft.job.stonewall |= std::mem::take(&mut waits);
+                let mut job = self.job(draft, section, &jobs);
                 self.repeat(&section.options, &mut job.options);
                 jobs.push(job);
             }
         }
         self.repeat(&self.overrides, &mut global_options);
         if jobs.is_empty() && self.errors.is_empty() {
-            self.no_job();
+            self.no_job(no_job);
         }
         self.finish(jobs, global_options)
     }
@@ -170,14 +204,31 @@ impl<'a> Interpreter<'a> {
         draft.job.line = section.line;
         self.apply_all(&mut draft, &section.options, section);
         let overrides = std::mem::take(&mut self.overrides);
+        if overrides.iter().any(|o| o.key == "filename" || o.key == "opendir") {
+            draft.files.clear();
+        }
         self.apply_all(&mut draft, &overrides, section);
         self.overrides = overrides;
+        let named = draft.files.iter().any(|f| !matches!(f, FileOption::Count(_)));
+        if !named && draft.job.name.contains(char::REPLACEMENT_CHARACTER) {
+            let error = JobError {
+                origin: section.origin.clone(),
+                job: None,
+                typed: quote(&section.name),
+                kind: ErrorKind::BadValue,
+                rule: "names a file by bytes that are not UTF-8".to_owned(),
+                remedy: "rename the job, or give filename=".to_owned(),
+            };
+            self.errors.push((section.seq, error));
+        }
         let around = ResolveContext {
             above,
-            header: Origin::Line { file: self.context.file.into(), line: section.line },
+            header: section.origin.clone(),
             header_seq: section.seq,
             ncpus: self.context.ncpus,
             is_target: self.context.is_target,
+            files_below: self.context.files_below,
+            traces: self.context.traces,
         };
         let mut resolved = resolve::resolve(draft, &around);
         self.errors.append(&mut resolved.errors);
@@ -185,10 +236,12 @@ impl<'a> Interpreter<'a> {
         resolved.job
     }
 
-    /// Applies all options. `kb_base` affects how the others are parsed, so it is applied first wherever it is (as in fio).
+    /// Applies all options. `kb_base` affects how the others are parsed, so it is applied first wherever it is, and
+    /// `filename` after `nrfiles`, whose value it replaces (as in fio).
     fn apply_all(&mut self, draft: &mut Draft, options: &[RawOption], section: &RawSection) {
         let (bases, others): (Vec<_>, Vec<_>) = options.iter().partition(|o| o.key == "kb_base");
-        for option in bases.into_iter().chain(others) {
+        let (names, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|o| o.key == "filename");
+        for option in bases.into_iter().chain(others).chain(names) {
             if self.errors.len() > ERRORS_MAX {
                 return;
             }
@@ -210,11 +263,14 @@ impl<'a> Interpreter<'a> {
         };
         let idle = |v: &str| option.off.contains(&v) || (!v.is_empty() && option.default == v);
         let acts = matches!(option.support, Support::Supported | Support::Own);
-        if !acts && value.as_deref().is_some_and(idle) {
-            return; // Asks for what happens anyway.
-        }
         let units = draft.units;
-        if let Err(mut reject) = option.parser.apply(draft, value.as_deref(), units) {
+        if !acts && value.as_deref().is_some_and(idle) {
+            // Requests what happens anyway. It may undo what an earlier section has set for logs.
+            let _ = option.parser.apply(draft, value.as_deref(), units);
+            return;
+        }
+        let plain = value.as_deref().map(|v| self.without_remark(option, raw, section, v));
+        if let Err(mut reject) = option.parser.apply(draft, plain.as_deref(), units) {
             if let Some(name) = unset.first() {
                 reject.remedy = format!("the environment variable '{}' is not set", quote(name));
             }
@@ -245,6 +301,9 @@ impl<'a> Interpreter<'a> {
     /// Returns the value with variables and keywords replaced, and the variables that are not set.
     fn expanded(&self, option: &OptionInfo, raw: &RawOption) -> Result<(Option<String>, Vec<String>), Reject> {
         let Some(value) = &raw.value else { return Ok((None, Vec::new())) };
+        if names_a_file(option) && value.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(Reject::new("has bytes that are not UTF-8", "rename the file"));
+        }
         let expanded = expand::expand(value, &self.lookup).map_err(|rule| Reject::new(&rule, ""))?;
         if let Some(name) = expanded.unset.first().filter(|_| names_a_file(option)) {
             // `${DIR}/data` must not become `/data`, because mqblk writes only to files that the user names.
@@ -252,6 +311,17 @@ impl<'a> Interpreter<'a> {
             return Err(Reject::new(&rule, "set it, or write the path out"));
         }
         Ok((Some(expanded.text), expanded.unset))
+    }
+
+    /// Returns a number without a `//` remark behind it, which fio does not read.
+    fn without_remark(&mut self, option: &OptionInfo, raw: &RawOption, section: &RawSection, value: &str) -> String {
+        match value.split_once("//") {
+            Some((number, _)) if option.parser.is_number() => {
+                self.warn(raw, section, "what follows // is not read (fio's rule); a comment begins with # or ;");
+                number.trim_end().to_owned()
+            }
+            _ => value.to_owned(),
+        }
     }
 
     fn unknown(&mut self, raw: &RawOption, section: &RawSection) {
@@ -282,8 +352,8 @@ impl<'a> Interpreter<'a> {
         });
     }
 
-    fn no_job(&mut self) {
-        let error = about_the_file(self.context.file, "has no job section", "add a section such as [job1]");
+    fn no_job(&mut self, (what, rule, remedy): (&str, &str, &str)) {
+        let error = JobError { typed: what.to_owned(), ..about_the_file(self.context.file, rule, remedy) };
         self.errors.push((0, error));
     }
 
@@ -296,6 +366,11 @@ impl<'a> Interpreter<'a> {
                 if seen.insert((warning.origin.to_string(), warning.typed.clone(), warning.advice.clone())) {
                     warnings.push(warning);
                 }
+            }
+            let threads = jobs.iter().map(|job| job.numjobs).sum();
+            let mut jobs = jobs;
+            for shape in jobs.iter_mut().filter_map(|job| job.shape.as_mut()) {
+                shape.global_threads = shape.global_threads.map(|_| threads);
             }
             return Ok(JobFile { jobs, global_options, warnings });
         }
@@ -340,5 +415,6 @@ fn error(raw: &RawOption, section: &RawSection, kind: ErrorKind, rule: &str, rem
 }
 
 fn names_a_file(option: &OptionInfo) -> bool {
-    matches!(option.name, "filename" | "directory" | "filename_format" | "redo_filename")
+    matches!(option.name, "filename" | "opendir" | "directory" | "filename_format" | "redo_filename")
+        || matches!(option.name, "write_bw_log" | "write_iops_log" | "write_lat_log" | "write_hist_log")
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options whose value has a grammar of its own: `rw`, `bssplit`, `random_distribution`, `cpus_allowed`, `percentile_list`.
+//! Options whose value has a grammar of its own: `rw`, `bssplit`, `random_distribution`, `filename`, `file_service_type`, `cpus_allowed`, `percentile_list`.
 //!
-//! Guarantees: the results have the properties documented at their types in `values` (shares sum to 100, lists ascend,
-//! ...). fio accepts some lists that are contradictory (shares over 100); these are rejected here. Source: fio HOWTO.
+//! Guarantees: the results have the properties documented at their types in `values` (shares of zones sum to 100, lists
+//! ascend, ...). fio accepts some lists that are contradictory; these are rejected here. Source: fio HOWTO.
 
 use super::error::{Reject, quote};
+use super::policy::{IoClass, PrioShare, SizePrios};
 use super::units::{self, Units};
-use super::values::{Distribution, Extent, PerDir, Rw, RwMode, SizeWeight, Zone};
+use super::values::{Distribution, Extent, FileService, PerDir, PrioClass, Rw, RwMode, SizeWeight, Zone};
 use blk::suggest::did_you_mean;
 
 /// Longest `bssplit` per direction; fio's bound.
@@ -65,8 +66,45 @@ pub(super) fn bssplit(text: &str, units: Units, max_bytes: u64) -> Result<Vec<Si
         let rule = format!("has {} sizes for one direction", entries.len());
         return Err(Reject::new(&rule, &format!("give at most {BSSPLIT_MAX}")));
     }
-    let shares = fill_shares(entries.iter().map(|e| e.1).collect())?;
+    let given: Option<Vec<u32>> = entries.iter().map(|e| e.1).collect();
+    // fio does not ask for 100: the size with the largest share gets what is missing.
+    let shares = match given.filter(|shares| shares.iter().any(|&pct| pct > 0)) {
+        Some(shares) => shares,
+        None => fill_shares(entries.iter().map(|e| e.1).collect())?,
+    };
     Ok(entries.iter().zip(shares).map(|(e, pct)| SizeWeight { bytes: e.0, pct }).collect())
+}
+
+/// Parses one direction of `cmdprio_bssplit=`: `size/percent[/class/level]:...`, by size. Entries of 0 percent do not count.
+pub(super) fn cmdprio_bssplit(text: &str, units: Units, max_bytes: u64) -> Result<Vec<SizePrios>, Reject> {
+    let number = |text: &str, max: u8| match text.trim().parse::<u8>() {
+        Ok(n) if n <= max => Ok(n),
+        _ => Err(Reject::new(&format!("has '{}'", quote(text)), &format!("write a number 0..={max}"))),
+    };
+    let mut sizes: Vec<SizePrios> = Vec::new();
+    for item in text.split(':') {
+        let parts: Vec<&str> = item.split('/').collect();
+        let bytes = units::int_in(parts[0], units, 1, max_bytes)?;
+        let prio = match parts[1..] {
+            [] | [_] => None,
+            [_, class, level] => {
+                Some(IoClass { class: PrioClass::of_number(number(class, 3)?.into()), level: number(level, 7)? })
+            }
+            _ => return Err(Reject::new(&format!("has '{}'", quote(item)), "write size/percent[/class/level]")),
+        };
+        let Some(pct) = share(parts.get(1).unwrap_or(&""))?.filter(|pct| *pct > 0) else { continue };
+        let share = PrioShare { pct, prio };
+        match sizes.iter_mut().find(|s| s.bytes == bytes) {
+            Some(size) => size.shares.push(share),
+            None => sizes.push(SizePrios { bytes, shares: vec![share] }),
+        }
+    }
+    if let Some(size) = sizes.iter().find(|s| s.shares.iter().map(|s| s.pct).sum::<u32>() > 100) {
+        let rule = format!("has percentages for {} bytes that sum to more than 100", size.bytes);
+        return Err(Reject::new(&rule, "lower them"));
+    }
+    sizes.sort_by_key(|s| s.bytes);
+    Ok(sizes)
 }
 
 /// A percentage, or `None` for a blank.
@@ -114,16 +152,78 @@ pub(super) fn distribution(text: &str, units: Units) -> Result<PerDir<Option<Dis
         return units::per_dir(zones, &[','], |part| zoned(part, absolute, units).map(Distribution::Zoned));
     }
     let arguments = arguments.map(floats).transpose()?.unwrap_or_default();
-    let (first, center) = match arguments[..] {
+    skewed(word, &arguments).map(|d| PerDir::all(Some(d)))
+}
+
+/// A distribution by its name and numbers.
+fn skewed(word: &str, numbers: &[f64]) -> Result<Distribution, Reject> {
+    let (first, center) = match *numbers {
         [] => (None, None),
         [a] => (Some(a), None),
         [a, c] => (Some(a), Some(c)),
         _ => return Err(Reject::new("has too many numbers", "write NAME:value[:center]")),
     };
-    if let Some(center) = center.filter(|c| !(0.0..=1.0).contains(c)) {
-        return Err(Reject::new(&format!("has center {center}"), "the center must be 0..=1"));
+    one_distribution(word, first, centered(center)?)
+}
+
+fn centered(center: Option<f64>) -> Result<Option<f64>, Reject> {
+    match center {
+        Some(center) if !(0.0..=1.0).contains(&center) => {
+            Err(Reject::new(&format!("has center {center}"), "the center must be 0..=1"))
+        }
+        _ => Ok(center),
     }
-    one_distribution(word, first, center).map(|d| PerDir::all(Some(d)))
+}
+
+/// `file_service_type=`: how the next file is chosen, and for how many I/Os; 0 = to the end of the file.
+pub(super) fn file_service(text: &str) -> Result<(FileService, u32), Reject> {
+    let (word, argument) = text.split_once(':').map_or((text, None), |(w, a)| (w, Some(a)));
+    let service = match word {
+        "roundrobin" => FileService::RoundRobin,
+        "random" => FileService::Random,
+        "sequential" => FileService::Sequential,
+        "zipf" | "pareto" | "normal" | "gauss" => {
+            let numbers = argument.map(floats).transpose()?.unwrap_or_default();
+            let word = if word == "gauss" { "normal" } else { word };
+            let deviation = (word == "normal").then(|| numbers.first().copied().unwrap_or(0.0));
+            let distribution = match deviation {
+                Some(0.0) if numbers.len() <= 2 => {
+                    Distribution::Normal { dev_pct: 0.0, center: centered(numbers.get(1).copied())? }
+                }
+                _ => skewed(word, &numbers)?,
+            };
+            return Ok((FileService::Skewed(distribution), 1));
+        }
+        _ => {
+            let known = ["roundrobin", "random", "sequential", "zipf", "pareto", "normal", "gauss"];
+            let hint = did_you_mean(word, known.into_iter());
+            let remedy = "use roundrobin[:N], random[:N], sequential, zipf[:T], pareto[:H], normal[:D] or gauss[:D]";
+            return Err(Reject::new("is no way to choose a file", &format!("{hint}{remedy}")));
+        }
+    };
+    let ios = argument.map_or(Ok(1), |n| n.trim().parse());
+    let ios = ios.map_err(|_| Reject::new("has a number of I/Os that is none", "write e.g. roundrobin:8"))?;
+    Ok((service, ios))
+}
+
+/// The names of `filename=`, which `:` separates; a `:` in a name is `\:`. The names keep their `\:`.
+pub(super) fn file_names(text: &str) -> Vec<String> {
+    let mut names = vec![String::new()];
+    let mut last = ' ';
+    for c in text.trim().chars() {
+        let name = names.last_mut().expect("starts with one");
+        if c == ':' && last != '\\' {
+            // As in fio, a colon before a name is ignored.
+            if !name.is_empty() {
+                names.push(String::new());
+            }
+        } else {
+            name.push(c);
+        }
+        last = c;
+    }
+    names.retain(|name| !name.is_empty());
+    names
 }
 
 fn one_distribution(word: &str, value: Option<f64>, center: Option<f64>) -> Result<Distribution, Reject> {

@@ -19,9 +19,12 @@
 
 mod error;
 mod values;
+mod policy;
 mod spec;
+mod files;
 
 mod parse;
+mod command_line;
 mod interpret;
 mod expand;
 mod arith;
@@ -33,19 +36,29 @@ mod table_engine;
 mod table_io;
 mod table_report;
 mod table_target;
+mod table_newer;
 mod table_oltp;
+mod table_policy;
+mod table_replay;
 mod oltp;
 mod setters;
 mod lists;
+mod logs;
 mod pattern;
 mod resolve;
 mod check_oltp;
+mod check_replay;
 
+pub use command_line::CommandLine;
 pub use error::{ErrorKind, JobError, JobErrors, Origin, Warning};
+pub use files::FileShare;
 pub use interpret::{Override, ParseContext};
+pub use logs::{LogKind, LogName, LogOptions, RATE_INTERVAL_MS, RateLog};
 pub use oltp::{OltpJob, REDO_WRITE_MAX, SESSIONS_MAX};
 pub use option::{OptionInfo, Support};
 pub use option_table::{find_option, nearest_option, options};
 pub use parse::{IncludeReader, NoIncludes};
-pub use spec::{BLOCK_BYTES_MAX, DEFAULT_PERCENTILES, DEFAULT_RANDSEED, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};
+pub use policy::*;
+pub use spec::{BLOCK_BYTES_MAX, DEFAULT_PERCENTILES, FILES_MAX, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};
+pub use units::command_line_time_ns;
 pub use values::*;

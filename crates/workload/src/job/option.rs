@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An option of a job file: one row gives the parser, the default, the help text and what mqblk does with it.
 //!
-//! Guarantees: an option of a supported row sets the job. Options of other rows change nothing, but their form is still
-//! checked. Does not do: checks between options (`resolve`). The rows are in `table_*`.
+//! Guarantees: an option of a supported row sets the job. Options of other rows change nothing but which logs are written;
+//! their form is still checked. Does not do: checks between options (`resolve`). The rows are in `table_*`.
 
 use super::draft::Draft;
 use super::error::Reject;
@@ -48,8 +48,10 @@ pub struct OptionInfo {
 pub(super) enum Parser {
     /// Text with a grammar of its own.
     Text { syntax: &'static str, set: fn(&mut Draft, &str, Units) -> Result<(), Reject> },
-    /// As `Text`, and the value may be left out.
+    /// Any text, which may be left out; sets nothing.
     OptionalText,
+    /// The beginning of a file name, which may be left out or empty.
+    Name(fn(&mut Draft, Option<&str>)),
     /// No value, or 0 / 1.
     Flag(fn(&mut Draft, bool)),
     /// 0 or 1.
@@ -75,12 +77,16 @@ impl Parser {
                 return Ok(());
             }
             (Parser::OptionalText, _) => return Ok(()),
+            (Parser::Name(set), value) => {
+                set(draft, value);
+                return Ok(());
+            }
             (_, None) => return Err(Reject::new("needs a value", &format!("write it as option={}", self.syntax()))),
             (_, Some("")) => return Err(Reject::new("has an empty value", &format!("give {}", self.syntax()))),
             (_, Some(value)) => value,
         };
         match self {
-            Parser::OptionalText => {}
+            Parser::OptionalText | Parser::Name(_) => {}
             Parser::Text { set, .. } => set(draft, value, units)?,
             Parser::Flag(set) | Parser::Bool(set) => match value {
                 "0" => set(draft, false),
@@ -110,6 +116,7 @@ impl Parser {
         match self {
             Parser::Text { syntax, .. } => syntax.to_owned(),
             Parser::OptionalText => "[TEXT]".to_owned(),
+            Parser::Name(_) => "[NAME]".to_owned(),
             Parser::Flag(_) => "[0|1]".to_owned(),
             Parser::Bool(_) => "0|1".to_owned(),
             Parser::Int { min, max, .. } => range(min, max),
@@ -120,6 +127,14 @@ impl Parser {
             Parser::Time { .. } => "TIME(us)".to_owned(),
             Parser::Words { words, .. } => words.join("|"),
         }
+    }
+
+    /// Whether the value is a number, or several.
+    pub(super) fn is_number(self) -> bool {
+        matches!(
+            self,
+            Parser::Int { .. } | Parser::Ints { .. } | Parser::Size(_) | Parser::Time { .. } | Parser::Bool(_)
+        )
     }
 
     /// Whether the value is an amount of data, so that an unexpected unit gives a warning.
@@ -136,6 +151,17 @@ impl OptionInfo {
     /// The syntax of a value: `0|1`, `BYTES|PERCENT%`, `TIME(s)`, ...
     pub fn syntax(&self) -> String {
         self.parser.syntax()
+    }
+
+    /// Whether the option is nothing without a value.
+    pub fn needs_value(&self) -> bool {
+        !matches!(self.parser, Parser::Flag(_) | Parser::OptionalText | Parser::Name(_))
+    }
+
+    /// Whether the option belongs to an engine that mqblk has no counterpart for. The rejection of the engine is then
+    /// sufficient.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.support == Support::Refused(FOREIGN)
     }
 
     const fn row(
@@ -196,6 +222,13 @@ pub(super) const fn no(
     OptionInfo::row(name, parser, default, help, Support::Refused(advice))
 }
 
+const FOREIGN: &str = "belongs to a fio engine that mqblk does not have; mqblk drives its own targets (file, block device, null, ram, model)";
+
+/// An option of an engine that mqblk has no counterpart for.
+pub(super) const fn foreign(name: &'static str) -> OptionInfo {
+    no(name, Parser::OptionalText, "", "Option of an I/O engine that mqblk does not have", FOREIGN)
+}
+
 /// Parsers of options that set nothing.
 pub(super) const TEXT: Parser = Parser::Text { syntax: "TEXT", set: |_, _, _| Ok(()) };
 pub(super) const FLAG: Parser = Parser::Flag(|_, _| ());
@@ -203,8 +236,6 @@ pub(super) const BOOL: Parser = Parser::Bool(|_, _| ());
 pub(super) const INT: Parser = Parser::Int { min: 0, max: u64::MAX, set: |_, _| () };
 pub(super) const INTS: Parser = Parser::Ints { min: 0, max: u64::MAX, set: |_, _| () };
 pub(super) const PCT: Parser = Parser::Int { min: 0, max: 100, set: |_, _| () };
-pub(super) const TIME: Parser = Parser::Time { unit_ns: units::SEC_NS, set: |_, _| () };
-pub(super) const TIME_US: Parser = Parser::Time { unit_ns: units::USEC_NS, set: |_, _| () };
 pub(super) const FLOATS: Parser =
     Parser::Text { syntax: "NUMBER[:NUMBER...]", set: |_, v, _| lists::floats(v).map(|_| ()) };
 

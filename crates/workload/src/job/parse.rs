@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::command_line::is_global;
 use super::error::{ERRORS_MAX, ErrorKind, JobError, Origin, Warning, quote};
 
 /// Reads included files.
@@ -63,9 +64,12 @@ pub(super) struct RawSection {
     pub name: String,
     pub global: bool,
     pub line: u32,
+    pub origin: Origin,
     /// Position of the header in reading order.
     pub seq: u32,
     pub options: Vec<RawOption>,
+    /// Number of its file; 0 is the first one, and the command line.
+    pub file: usize,
 }
 
 /// All sections of the file, and the errors in its form.
@@ -78,10 +82,34 @@ pub(super) struct Raw {
     pub next_seq: u32,
 }
 
-/// Splits the text of `file` into sections.
-pub(super) fn parse(file: &str, text: &str, includes: &dyn IncludeReader) -> Raw {
-    let mut reader = Reader { raw: Raw::default(), includes, stack: Vec::new(), included: 0 };
-    reader.file(file, text);
+impl Raw {
+    /// Records an error in the form.
+    pub(super) fn refuse(&mut self, origin: &Origin, typed: &str, rule: &str, remedy: &str) {
+        let seq = self.take_seq();
+        let error = JobError {
+            origin: origin.clone(),
+            job: self.sections.last().map(|s| s.name.clone()),
+            typed: quote(typed),
+            kind: ErrorKind::Syntax,
+            rule: rule.to_owned(),
+            remedy: remedy.to_owned(),
+        };
+        self.errors.push((seq, error));
+    }
+
+    pub(super) fn take_seq(&mut self) -> u32 {
+        self.next_seq += 1;
+        self.next_seq
+    }
+}
+
+/// Splits the texts of files, given with their names, into sections after those in `raw`.
+pub(super) fn parse(raw: Raw, files: &[(&str, &str)], includes: &dyn IncludeReader) -> Raw {
+    let mut reader = Reader { raw, includes, stack: Vec::new(), included: 0, in_section: false, number: 0 };
+    for (number, (file, text)) in files.iter().enumerate() {
+        (reader.in_section, reader.number) = (false, number);
+        reader.file(file, text);
+    }
     reader.raw
 }
 
@@ -91,6 +119,10 @@ struct Reader<'a> {
     /// Files being read, outermost first.
     stack: Vec<String>,
     included: u32,
+    /// The file has begun a section.
+    in_section: bool,
+    /// Number of the file.
+    number: usize,
 }
 
 impl Reader<'_> {
@@ -116,7 +148,7 @@ impl Reader<'_> {
         let code = self.cut_comment(origin, body);
         if code.starts_with('[') {
             self.header(origin, line, code);
-        } else if self.raw.sections.is_empty() {
+        } else if !self.in_section {
             self.error(origin, code, "is outside of a [section]", "start the file with [global] or [job-name]");
         } else if let Some(path) = include_path(code) {
             self.include(origin, code, path);
@@ -149,19 +181,18 @@ impl Reader<'_> {
         else {
             self.error(origin, code, "is not a section header", "write [name] on a line of its own");
             // Further options belong to the malformed section, not to the one before.
-            self.push_section("?", false, line);
+            self.push_section(origin, "?", false, line);
             return;
         };
         if self.raw.sections.len() >= SECTIONS_MAX {
             if self.raw.sections.len() == SECTIONS_MAX {
                 let rule = format!("is section {}", SECTIONS_MAX + 1);
                 self.error(origin, code, &rule, &format!("use at most {SECTIONS_MAX}; numjobs repeats a job"));
-                self.push_section(name, false, line);
+                self.push_section(origin, name, false, line);
             }
             return;
         }
-        // fio compares only six letters, so [globals] is global too.
-        let global = name.starts_with("global");
+        let global = is_global(name);
         if global && name != "global" {
             self.raw.warnings.push(Warning {
                 origin: origin.clone(),
@@ -170,17 +201,18 @@ impl Reader<'_> {
                 advice: "is a global section, like every name that begins with 'global' (fio's rule)".to_owned(),
             });
         }
-        self.push_section(name, global, line);
+        self.push_section(origin, name, global, line);
     }
 
-    fn push_section(&mut self, name: &str, global: bool, line: u32) {
-        let seq = self.take_seq();
-        self.raw.sections.push(RawSection { name: name.to_owned(), global, line, seq, options: Vec::new() });
+    fn push_section(&mut self, origin: &Origin, name: &str, global: bool, line: u32) {
+        self.in_section = true;
+        let (name, origin, seq) = (name.to_owned(), origin.clone(), self.raw.take_seq());
+        self.raw.sections.push(RawSection { name, global, line, origin, seq, options: Vec::new(), file: self.number });
     }
 
     fn option(&mut self, origin: &Origin, code: &str) {
         let (key, value) = code.split_once('=').map_or((code, None), |(k, v)| (k, Some(v)));
-        let seq = self.take_seq();
+        let seq = self.raw.take_seq();
         let option = RawOption {
             origin: origin.clone(),
             seq,
@@ -226,22 +258,8 @@ impl Reader<'_> {
         self.raw.sections.last().map(|s| s.name.clone())
     }
 
-    fn take_seq(&mut self) -> u32 {
-        self.raw.next_seq += 1;
-        self.raw.next_seq
-    }
-
     fn error(&mut self, origin: &Origin, typed: &str, rule: &str, remedy: &str) {
-        let seq = self.take_seq();
-        let error = JobError {
-            origin: origin.clone(),
-            job: self.section_name(),
-            typed: quote(typed),
-            kind: ErrorKind::Syntax,
-            rule: rule.to_owned(),
-            remedy: remedy.to_owned(),
-        };
-        self.raw.errors.push((seq, error));
+        self.raw.refuse(origin, typed, rule, remedy);
     }
 }
 

@@ -94,21 +94,15 @@ pub(super) fn set_ioengine(draft: &mut Draft, text: &str, _: Units) -> Result<()
 
 /// `verify=`.
 pub(super) fn set_verify(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
-    draft.job.verify = match text {
-        "0" => None,
-        "crc32c" | "crc32c-intel" => Some(VerifyKind::Crc32c),
-        "md5" => Some(VerifyKind::Md5),
-        "sha256" => Some(VerifyKind::Sha256),
-        "xxhash" => Some(VerifyKind::Xxhash),
-        "pattern" => Some(VerifyKind::Pattern),
-        "crc64" | "crc32" | "crc16" | "crc7" | "sha1" | "sha512" | "sha3-224" | "sha3-256" | "sha3-384"
-        | "sha3-512" | "meta" | "null" => {
-            return Err(Reject::unsupported(
-                "is a check that mqblk does not have",
-                "use crc32c, md5, sha256, xxhash or pattern",
-            ));
+    let known = VerifyKind::ALL.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
+    draft.job.verify = match (known, text) {
+        (Some(kind), _) => Some(kind),
+        (None, "0") => None,
+        (None, "crc32c-intel") => Some(VerifyKind::Crc32c),
+        _ => {
+            let hint = did_you_mean(text, VerifyKind::ALL.iter().map(|(_, name)| *name));
+            return Err(Reject::new("is no check", &format!("{hint}mqblk cmdhelp verify lists them; 0 is none")));
         }
-        _ => return Err(Reject::new("is no check", "use crc32c, md5, sha256, xxhash, pattern or 0")),
     };
     Ok(())
 }
@@ -145,21 +139,25 @@ pub(super) fn set_bssplit(draft: &mut Draft, text: &str, units: Units) -> Result
     Ok(())
 }
 
-/// `filesize=`; fio's range form needs several files.
+/// `filesize=`: one size, or a range from which each file draws its own.
 pub(super) fn filesize(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
     if text.trim_end().ends_with('%') {
         return Err(Reject::new("must be bytes", "use size= for a percentage"));
     }
-    if text.contains(['-', ':']) {
-        let (low, high) = units::range(text, units, 1, u64::MAX)?;
-        if low != high {
-            let remedy = "an instance of a job works on one file; give one size";
-            return Err(Reject::unsupported("is a range of file sizes", remedy));
-        }
-        draft.job.filesize_bytes = Some(low);
+    let (low, high) = if text.contains(['-', ':']) {
+        units::range(text, units, 1, u64::MAX)?
     } else {
-        draft.job.filesize_bytes = Some(units::int_in(text, units, 1, u64::MAX)?);
-    }
+        let size = units::int_in(text, units, 1, u64::MAX)?;
+        (size, size)
+    };
+    draft.job.filesize_bytes = (low == high).then_some(low);
+    draft.job.filesize_range = (low < high).then_some((low, high));
+    Ok(())
+}
+
+/// `file_service_type=`.
+pub(super) fn file_service(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
+    (draft.job.file_service, draft.job.file_service_ios) = lists::file_service(text)?;
     Ok(())
 }
 

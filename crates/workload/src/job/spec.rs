@@ -8,14 +8,17 @@
 //! Source: fio HOWTO 3.33.
 
 use super::error::Warning;
+use super::logs::LogOptions;
 use super::oltp::OltpJob;
+use super::policy::{CmdPrio, DataShape, ExitRules, Flow, JobCommands, JobLimits, LatencyGoal, Steady, Strided};
 use super::values::{
-    BlockSizes, BufferFill, CpusPolicy, Dir, Distribution, Extent, IoEngine, Pattern, PerDir, PrioClass, RateProcess,
-    Rw, RwMode, RwSequencer, SyncMode, ThinktimeBlocks, VerifyKind,
+    BlockSizes, BufferFill, CpusPolicy, Dir, Distribution, Extent, Fallocate, FileService, IoEngine, Pattern, PerDir,
+    PrioClass, RandomGenerator, RateProcess, Rw, RwMode, RwSequencer, SyncMode, ThinktimeBlocks, VerifyKind,
 };
+use crate::replay::Replay;
+use crate::rng::{Seeding, Seeds};
+use std::sync::Arc;
 
-/// fio's default `randseed`.
-pub const DEFAULT_RANDSEED: u64 = crate::rng::FIO_RANDSEED;
 /// fio's default `percentile_list`.
 pub const DEFAULT_PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
@@ -23,6 +26,8 @@ pub const DEFAULT_PERCENTILES: [f64; 17] =
 pub const IODEPTH_MAX: u32 = 65_536;
 /// Largest `numjobs` accepted, and most instances in one file, because each is a submitter of its own.
 pub const NUMJOBS_MAX: u32 = blk::id::MAX_SUBMITTERS;
+/// Most files of an instance: each has a block layer of its own.
+pub const FILES_MAX: u32 = 65_536;
 /// Largest block size accepted, 1 GiB: buffers for the whole queue depth are allocated at start.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
 
@@ -52,8 +57,17 @@ pub struct Job {
     pub options: Vec<(String, String)>,
 
     // ---- where
-    /// `filename=` as typed (`\:` still escaped); `None` = made from `filename_format`. See [`Job::file_name`].
-    pub filename: Option<String>,
+    /// The files that `filename=` and `opendir=` name, one string each, as typed (`\:` still escaped); empty = `nrfiles` made
+    /// from `filename_format`. See [`Job::file_name`].
+    pub filename: Vec<String>,
+    /// `nrfiles=`, >= 1: the number of files of each instance if none is named.
+    pub nrfiles: u32,
+    /// `openfiles=`: this many files are open at a time; 0 = all.
+    pub openfiles: u32,
+    /// `file_service_type=`.
+    pub file_service: FileService,
+    /// The N of `file_service_type=roundrobin:N`: so many I/Os before the next file; 0 = to the end of the file.
+    pub file_service_ios: u32,
     /// `directory=` entries in order; instance n uses entry n modulo the length. Empty = current directory.
     pub directory: Vec<String>,
     /// `filename_format=`; `$jobname`, `$jobnum`, `$filenum` are replaced.
@@ -62,8 +76,10 @@ pub struct Job {
     pub size: Option<Extent>,
     /// `io_size=`: bytes to move per loop; `None` = as many as `size`.
     pub io_size: Option<Extent>,
-    /// `filesize=`: size the file is created with; `None` = `offset` + `size`.
+    /// `filesize=`: size of each file; `None` = `offset` + its share of `size`.
     pub filesize_bytes: Option<u64>,
+    /// `filesize=LOW-HIGH`: each file has a random size of this range. Never together with `filesize_bytes`.
+    pub filesize_range: Option<(u64, u64)>,
     /// `offset=`: where the region starts.
     pub offset: Extent,
     /// `offset_align=`: if `offset` is a percentage, it is rounded up to a multiple of this; 0 = the smallest block size.
@@ -76,6 +92,16 @@ pub struct Job {
     pub invalidate: bool,
     /// `overwrite=`: create the whole file before writing to it.
     pub overwrite: bool,
+    /// `fallocate=`.
+    pub fallocate: Fallocate,
+    /// `create_fsync=`: a new file is on stable media before the run. Default true.
+    pub create_fsync: bool,
+    /// `create_only=`: make the files, and issue no I/O.
+    pub create_only: bool,
+    /// `pre_read=`: read buffered files into the page cache before the run.
+    pub pre_read: bool,
+    /// `unlink=`: remove the files after the run.
+    pub unlink: bool,
     /// `allow_file_create=`: whether a missing file may be created. Default true.
     pub allow_file_create: bool,
     /// `allow_mounted_write=`: whether a mounted block device may be written. Default false.
@@ -84,6 +110,8 @@ pub struct Job {
     // ---- what
     /// `workload=oltp` and its options. The job is then a transaction loop, and `rw` only says that it reads and writes.
     pub oltp: Option<OltpJob>,
+    /// `read_iolog=` and the `replay_*` options: the traces. `rw`, files, `size` and block sizes are then those of the traces.
+    pub replay: Option<Arc<Replay>>,
     /// `rw=`.
     pub rw: Rw,
     /// `rw=read:8k`: bytes added to the offset after each sequential I/O; may be negative (`rw=read:-8k` goes backwards).
@@ -96,9 +124,10 @@ pub struct Job {
     pub rwmixread_pct: u32,
     /// `bs=`, `bsrange=`, `bssplit=`.
     pub block_sizes: PerDir<BlockSizes>,
-    /// `bs_unaligned`: sizes of a `bsrange` need not be multiples of its minimum. No job file sets it, because the block
-    /// layer moves whole sectors; other users of this crate may.
+    /// `bs_unaligned`: sizes of a `bsrange` need not be multiples of its minimum.
     pub bs_unaligned: bool,
+    /// `bs_is_seq_rand`: sequential I/Os have the sizes of reads, random ones those of writes.
+    pub bs_is_seq_rand: bool,
     /// `blockalign=`: grid of random offsets; `None` = smallest block size of the direction.
     pub blockalign_bytes: PerDir<Option<u64>>,
     /// `number_ios=`: stop after this many I/Os; `None` = no limit.
@@ -158,6 +187,8 @@ pub struct Job {
     pub thinktime_ns: u64,
     /// `thinktime_spin=`: this part of the pause burns CPU, <= `thinktime_ns`.
     pub thinktime_spin_ns: u64,
+    /// `thinktime_iotime=`: pause after this much time of I/O; 0 = off. Without a `thinktime_blocks` that alone decides.
+    pub thinktime_iotime_ns: u64,
     /// `thinktime_blocks=`, >= 1.
     pub thinktime_blocks: u64,
     /// `thinktime_blocks_type=`.
@@ -170,10 +201,14 @@ pub struct Job {
     pub percentage_random: PerDir<u32>,
     /// `norandommap`: blocks may repeat before all were touched.
     pub norandommap: bool,
-    /// `randseed=`.
-    pub randseed: u64,
-    /// `randrepeat=` / `allrandrepeat=`: same sequence in every run. False = the host supplies a fresh seed. Default true.
+    /// `random_generator=`.
+    pub random_generator: RandomGenerator,
+    /// `randseed=`, unless it is fio's default with `randrepeat=1`.
+    pub randseed: Option<u64>,
+    /// `randrepeat=`: same sequence in every run. False = the host supplies a fresh seed. Default true.
     pub randrepeat: bool,
+    /// `allrandrepeat=`: sizes, mixes and data repeat whatever the seeds are.
+    pub allrandrepeat: bool,
 
     // ---- data
     /// `verify=`.
@@ -186,12 +221,38 @@ pub struct Job {
     pub verify_backlog: u64,
     /// `verify_backlog_batch=`: check this many then; default `verify_backlog`.
     pub verify_backlog_batch: u64,
+    /// `verify_interval=`: bytes between headers; `None` = the smallest block of writes.
+    pub verify_interval: Option<u64>,
+    /// `verify_offset=`: where the header is in its block; `None` = in front.
+    pub verify_offset: Option<u64>,
+    /// `verify_only`: read back what an earlier run of this job wrote, and write nothing.
+    pub verify_only: bool,
+    /// `verify_state_save=`: leave a file that says how far the writes got. Default true; only in a job that writes and verifies.
+    pub verify_state_save: bool,
+    /// `verify_state_load=`: verify only what an earlier run wrote, as its file says. Only in a job that verifies and does not write.
+    pub verify_state_load: bool,
+    /// `verify_dump=`: leave bad blocks in files.
+    pub verify_dump: bool,
+    /// `verify_write_sequence=`: check the number of the write in headers. Default true.
+    pub verify_write_sequence: bool,
+    /// `verify_header_seed=`: check the seed in headers, and so the whole data. Default true.
+    pub verify_header_seed: bool,
+    /// `trim_percentage=`: percent of the verified blocks that are trimmed after they were written; only with `trim_backlog`.
+    pub trim_pct: u32,
+    /// `trim_verify_zero=`: trimmed blocks must read back as zeroes. Default true. False = they are not read back.
+    pub trim_verify_zero: bool,
+    /// `trim_backlog=`: trim after every n written blocks; 0 = never.
+    pub trim_backlog: u64,
+    /// `trim_backlog_batch=`: trim this many then; 0 = `trim_backlog`.
+    pub trim_backlog_batch: u64,
     /// `verify_pattern=`; always set with [`VerifyKind::Pattern`].
     pub verify_pattern: Option<Pattern>,
     /// `buffer_pattern=`, `zero_buffers`.
     pub buffer_fill: BufferFill,
     /// `refill_buffers`: fresh contents for every write.
     pub refill_buffers: bool,
+    /// `dedupe_percentage=`, `buffer_compress_percentage=`. The data of such a job is not scrambled.
+    pub shape: Option<DataShape>,
     /// `scramble_buffers`: cheap change of a reused random buffer so that equal blocks differ. Default true.
     pub scramble_buffers: bool,
 
@@ -211,6 +272,24 @@ pub struct Job {
     /// `cpus_allowed_policy=`.
     pub cpus_allowed_policy: CpusPolicy,
 
+    // ---- policies
+    /// `zonemode=strided`.
+    pub strided: Option<Strided>,
+    /// What ends the job with an error.
+    pub limits: JobLimits,
+    /// How its end ends other jobs.
+    pub exit: ExitRules,
+    /// `exec_prerun=` and `exec_postrun=`.
+    pub commands: JobCommands,
+    /// `latency_target=`.
+    pub latency_goal: Option<LatencyGoal>,
+    /// `steadystate=` with a duration.
+    pub steady: Option<Steady>,
+    /// `flow=`.
+    pub flow: Option<Flow>,
+    /// Priorities of single I/Os.
+    pub cmdprio: CmdPrio,
+
     // ---- report
     /// `clat_percentiles=`. Default true.
     pub clat_percentiles: bool,
@@ -220,6 +299,8 @@ pub struct Job {
     pub slat_percentiles: bool,
     /// `percentile_list=`: ascending, each in (0, 100], at most 20.
     pub percentile_list: Vec<f64>,
+    /// Per-interval logs.
+    pub logs: LogOptions,
 }
 
 impl Job {
@@ -227,14 +308,16 @@ impl Job {
     #[rustfmt::skip] // Seventy lines of defaults are easier to compare when they stand together.
     pub fn new(name: &str) -> Self {
         Job {
-            name: name.to_owned(), line: 0, description: None, options: Vec::new(), filename: None,
+            name: name.to_owned(), line: 0, description: None, options: Vec::new(), filename: Vec::new(), nrfiles: 1,
+            openfiles: 0, file_service: FileService::RoundRobin, file_service_ios: 1,
             directory: Vec::new(), filename_format: "$jobname.$jobnum.$filenum".to_owned(),
-            size: None, io_size: None, filesize_bytes: None, offset: Extent::Bytes(0),
+            size: None, io_size: None, filesize_bytes: None, filesize_range: None, offset: Extent::Bytes(0),
             offset_align_bytes: 0, offset_increment: Extent::Bytes(0), direct: false,
-            invalidate: true, overwrite: false, allow_file_create: true, allow_mounted_write: false,
-            oltp: None, rw: Rw { mode: RwMode::Read, random: false }, seq_offset_add_bytes: 0,
+            invalidate: true, overwrite: false, fallocate: Fallocate::Native, create_fsync: true,
+            create_only: false, pre_read: false, unlink: false, allow_file_create: true, allow_mounted_write: false,
+            oltp: None, replay: None, rw: Rw { mode: RwMode::Read, random: false }, seq_offset_add_bytes: 0,
             rand_offset_every: 1, rw_sequencer: RwSequencer::Sequential, rwmixread_pct: 50,
-            block_sizes: PerDir::all(BlockSizes::Fixed(4096)), bs_unaligned: false,
+            block_sizes: PerDir::all(BlockSizes::Fixed(4096)), bs_unaligned: false, bs_is_seq_rand: false,
             blockalign_bytes: PerDir::all(None), number_ios: None, loops: 1,
             ioengine: IoEngine::Psync, iodepth: 1, iodepth_low: 1, iodepth_batch_submit: 1,
             iodepth_batch_complete_min: 1, iodepth_batch_complete_max: 1, hipri: false,
@@ -242,57 +325,94 @@ impl Job {
             prioclass: PrioClass::None, weight: None, runtime_ns: None, time_based: false, ramp_time_ns: 0,
             startdelay_min_ns: 0, startdelay_max_ns: 0, rate_bytes_per_s: PerDir::all(None),
             rate_iops: PerDir::all(None), rate_process: RateProcess::Linear, thinktime_ns: 0,
-            thinktime_spin_ns: 0, thinktime_blocks: 1,
+            thinktime_spin_ns: 0, thinktime_iotime_ns: 0, thinktime_blocks: 1,
             thinktime_blocks_type: ThinktimeBlocks::Complete,
             random_distribution: PerDir::all(Distribution::Random),
-            percentage_random: PerDir::all(100), norandommap: false, randseed: DEFAULT_RANDSEED,
-            randrepeat: true, verify: None, do_verify: true, verify_fatal: false, verify_backlog: 0,
-            verify_backlog_batch: 0, verify_pattern: None, buffer_fill: BufferFill::Random,
-            refill_buffers: false, scramble_buffers: true, numjobs: 1, group_reporting: false,
+            percentage_random: PerDir::all(100), norandommap: false,
+            random_generator: RandomGenerator::Tausworthe, randseed: None, randrepeat: true,
+            allrandrepeat: false, verify: None, do_verify: true, verify_fatal: false, verify_backlog: 0,
+            verify_backlog_batch: 0, verify_interval: None, verify_offset: None, verify_only: false, verify_state_save: true,
+            verify_state_load: false, verify_dump: false,
+            verify_write_sequence: true, verify_header_seed: true, trim_pct: 0, trim_verify_zero: true, trim_backlog: 0, trim_backlog_batch: 0,
+            verify_pattern: None, buffer_fill: BufferFill::Random,
+            refill_buffers: false, shape: None, scramble_buffers: true, numjobs: 1, group_reporting: false,
             new_group: false, stonewall: false, wait_for: None, cpus_allowed: None,
-            cpus_allowed_policy: CpusPolicy::Shared, clat_percentiles: true, lat_percentiles: false,
+            cpus_allowed_policy: CpusPolicy::Shared, strided: None, limits: JobLimits::default(), exit: ExitRules::default(),
+            commands: JobCommands::default(), latency_goal: None, steady: None, flow: None, cmdprio: CmdPrio::default(),
+            clat_percentiles: true, lat_percentiles: false,
             slat_percentiles: false, percentile_list: DEFAULT_PERCENTILES.to_vec(),
+            logs: LogOptions::default(),
         }
     }
 
-    /// Returns the file that instance `jobnum` (0-based, counted over `numjobs`) works on, by fio's rules. All instances
-    /// share `filename` (in the first `directory`). Otherwise `filename_format` names one file per instance; the instances
-    /// use the directories by round robin. A directory goes before absolute names too. A name for which `is_target` holds
-    /// (such as `null:`) is returned as typed; any other has `\:` unescaped.
-    pub fn file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> String {
-        let name = match &self.filename {
-            Some(typed) if is_target(typed) => return typed.clone(),
-            Some(typed) => typed.replace("\\:", ":"),
-            None => self
-                .filename_format
-                .replace("$jobname", &self.name)
-                .replace("$jobnum", &jobnum.to_string())
-                .replace("$filenum", "0"),
+    /// The seeds of thread `number` (1-based over the file); `entropy` takes effect if the job is not to repeat itself.
+    pub fn seeds(&self, entropy: u64, number: u32) -> Seeds {
+        let seeding = match self.randseed {
+            Some(seed) => Seeding::Given(seed),
+            None if self.randrepeat => Seeding::Repeat,
+            None => Seeding::Entropy(entropy),
         };
-        if self.directory.is_empty() {
-            return name;
-        }
-        let nth = if self.filename.is_some() { 0 } else { jobnum as usize % self.directory.len() };
-        let dir = &self.directory[nth];
-        format!("{}/{}", dir.trim_end_matches('/'), name.trim_start_matches('/'))
+        Seeds::new(seeding, self.allrandrepeat, self.random_generator == RandomGenerator::Tausworthe64, number)
     }
 
-    /// Returns the target of the redo of instance `jobnum`, if redo has a target of its own. The rules are those of
-    /// [`Job::file_name`] for a `filename`.
-    pub fn redo_file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> Option<String> {
-        let filename = self.oltp.as_ref()?.redo_filename.clone()?;
-        Some(Job { filename: Some(filename), ..self.clone() }.file_name(jobnum, is_target))
+    /// Whether each pass repeats the random numbers of the first one.
+    pub fn repeats(&self) -> bool {
+        self.randrepeat && self.randseed.is_none()
     }
 
-    /// Smallest block over the directions this job issues.
+    /// Whether a random job keeps no random map: asked for, or implied by a distribution or by a grid of its own.
+    pub fn has_no_map(&self) -> bool {
+        let own_grid = |d: Dir| self.grid_bytes(d) != self.block_sizes[d].min_bytes();
+        self.norandommap || Dir::ALL.iter().any(|&d| own_grid(d) || self.random_distribution[d] != Distribution::Random)
+    }
+
+    /// Whether verified blocks are trimmed.
+    pub fn trims_verified(&self) -> bool {
+        let reads_back = self.verify.is_some() && self.do_verify && self.rw.has(Dir::Write);
+        reads_back && !self.verify_only && self.trim_pct > 0 && self.trim_backlog > 0
+    }
+
+    /// Whether the job leaves a verify state. `verify_only` writes nothing, so the state of the writes stays.
+    pub fn leaves_verify_state(&self) -> bool {
+        self.verify.is_some() && self.verify_state_save && self.rw.has(Dir::Write) && !self.verify_only
+    }
+
+    /// Whether the job trims anything.
+    pub fn trims(&self) -> bool {
+        self.rw.has(Dir::Trim) || self.trims_verified()
+    }
+
+    /// Random offsets of a direction are multiples of this: `ba`, or else its smallest block.
+    pub fn grid_bytes(&self, dir: Dir) -> u64 {
+        self.blockalign_bytes[dir].unwrap_or(self.block_sizes[dir].min_bytes())
+    }
+
+    /// Smallest block over all directions, used or not: fio's unit for maps and percentages.
+    pub fn min_bs(&self) -> u64 {
+        Dir::ALL.iter().map(|&d| self.block_sizes[d].min_bytes()).min().unwrap_or(0)
+    }
+
+    /// Smallest block that this job issues.
     pub fn min_block_bytes(&self) -> u64 {
-        let used = Dir::ALL.iter().filter(|d| self.rw.has(**d));
-        used.map(|d| self.block_sizes[*d].min_bytes()).min().unwrap_or(0)
+        self.sizes_in_use().map(BlockSizes::min_bytes).min().unwrap_or(0)
     }
 
-    /// Largest block over the directions this job issues.
+    /// Largest block that this job issues.
     pub fn max_block_bytes(&self) -> u64 {
-        let used = Dir::ALL.iter().filter(|d| self.rw.has(**d));
-        used.map(|d| self.block_sizes[*d].max_bytes()).max().unwrap_or(0)
+        self.sizes_in_use().map(BlockSizes::max_bytes).max().unwrap_or(0)
+    }
+
+    /// Sizes of the directions that some I/O takes its size from.
+    pub(crate) fn sizes_in_use(&self) -> impl Iterator<Item = &BlockSizes> {
+        let in_use = |d: Dir| self.rw.has(d) || (self.bs_is_seq_rand && d != Dir::Trim);
+        Dir::ALL.into_iter().filter(move |d| in_use(*d)).map(|d| &self.block_sizes[d])
+    }
+
+    /// `job 'NAME', line N`, for messages; a job of a command line has no line.
+    pub fn place(&self) -> String {
+        match self.line {
+            0 => format!("job '{}'", self.name),
+            line => format!("job '{}', line {line}", self.name),
+        }
     }
 }

@@ -3,21 +3,16 @@
 
 use super::draft::{merge, merge_some};
 use super::option::Parser::{Bool, Flag, Int, Ints, Text, Time, Words};
-use super::option::{
-    BOOL, FLAG, FLOATS, INT, INTS, OptionInfo, PCT, Parser, TEXT, TIME, TIME_US, no, quiet, warn, words, yes,
-};
+use super::option::{BOOL, INT, OptionInfo, TEXT, no, quiet, warn, words, yes};
 use super::pattern;
 use super::spec::{BLOCK_BYTES_MAX, IODEPTH_MAX, NUMJOBS_MAX};
 use super::units::{SEC_NS, USEC_NS};
-use super::values::{CpusPolicy, PrioClass, RateProcess, RwSequencer, SyncMode, ThinktimeBlocks};
+use super::values::{CpusPolicy, PrioClass, RandomGenerator, RateProcess, RwSequencer, SyncMode, ThinktimeBlocks};
 use super::{lists, setters};
 
 const DEPTH: u64 = IODEPTH_MAX as u64;
 const U32: u64 = u32::MAX as u64;
-const LATENCY_TARGET: &str = "mqblk does not search for a depth; run the job at several iodepth values";
-const RATE_MIN: &str = "mqblk does not end a job for being slow; check the rate in the results";
-const TRIM_VERIFY: &str = "mqblk does not trim while verifying; use rw=trim in a job of its own";
-const DEDUPE: &str = "mqblk shapes data by buffer_pattern, zero_buffers and refill_buffers only";
+const PLACE: &str = "mqblk places no memory and no threads by node; start it under numactl(8), or give cpus_allowed";
 
 #[rustfmt::skip] // A table: one row per line.
 pub(super) static ROWS: &[OptionInfo] = &[
@@ -28,6 +23,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("bs", Ints { min: 1, max: BLOCK_BYTES_MAX, set: |d, v| merge_some(&mut d.bs, v) }, "4096", "Block size").alias(&["blocksize"]),
     yes("bsrange", Text { syntax: "SIZE-SIZE[,WRITE[,TRIM]]", set: setters::set_bsrange }, "", "Uniform range of block sizes").alias(&["blocksize_range"]),
     yes("bssplit", Text { syntax: "SIZE/PERCENT:...[,WRITE[,TRIM]]", set: setters::set_bssplit }, "", "Block sizes with weights"),
+    yes("bs_unaligned", Flag(|d, v| d.job.bs_unaligned = v), "0", "bsrange: any size, not only multiples of the smallest").alias(&["blocksize_unaligned"]),
     yes("ba", Ints { min: 1, max: u64::MAX, set: |d, v| merge_some(&mut d.job.blockalign_bytes, v) }, "", "Grid of random offsets; default: smallest block size").alias(&["blockalign"]),
     yes("number_ios", Int { min: 0, max: u64::MAX, set: |d, v| d.job.number_ios = Some(v).filter(|v| *v > 0) }, "0", "End after this many I/Os; 0 = no limit"),
     yes("loops", Int { min: 1, max: u64::MAX, set: |d, v| d.job.loops = v }, "1", "Repeat the job"),
@@ -45,7 +41,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("fdatasync", Int { min: 0, max: U32, set: |d, v| d.job.fdatasync_every = v as u32 }, "0", "As fsync, data only"),
     yes("end_fsync", Bool(|d, v| d.job.end_fsync = v), "0", "Flush when the job ends"),
     yes("prio", Int { min: 0, max: 7, set: |d, v| d.job.prio = Some(v as u8) }, "", "I/O priority, 0 highest"),
-    yes("prioclass", Int { min: 0, max: 3, set: |d, v| d.job.prioclass = match v { 1 => PrioClass::RealTime, 2 => PrioClass::BestEffort, 3 => PrioClass::Idle, _ => PrioClass::None } }, "", "I/O priority class: 1 real time, 2 best effort, 3 idle"),
+    yes("prioclass", Int { min: 0, max: 3, set: |d, v| d.job.prioclass = PrioClass::of_number(v) }, "", "I/O priority class: 1 real time, 2 best effort, 3 idle"),
     yes("cgroup_weight", Int { min: 1, max: 1000, set: |d, v| d.job.weight = Some(v as u16) }, "", "Share of the disk under scheduler=bfq, without a cgroup").alias(&["weight"]),
 
     yes("runtime", Time { unit_ns: SEC_NS, set: |d, v| d.job.runtime_ns = Some(v).filter(|v| *v > 0) }, "0", "End after this time; 0 = no limit").alias(&["timeout"]),
@@ -63,13 +59,13 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("random_distribution", Text { syntax: "random|zipf:T|pareto:H|normal:D|zoned:A/SIZE:...", set: |d, v, u| { merge(&mut d.job.random_distribution, lists::distribution(v, u)?); Ok(()) } }, "random", "Where random offsets fall"),
     yes("percentage_random", Ints { min: 0, max: 100, set: |d, v| setters::set_percent(&mut d.job.percentage_random, v) }, "100,100,100", "Percent of a random job that is random"),
     yes("norandommap", Flag(|d, v| d.job.norandommap = v), "", "Blocks may repeat before all were touched"),
-    yes("randseed", Int { min: 0, max: u64::MAX, set: |d, v| d.job.randseed = v }, "0x89", "Seed"),
+    yes("randseed", Int { min: 0, max: u64::MAX, set: |d, v| d.randseed = Some(v) }, "0x89", "Seed"),
     yes("randrepeat", Bool(|d, v| d.job.randrepeat = v), "1", "The same sequence in every run"),
-    yes("allrandrepeat", Bool(|d, v| d.allrandrepeat = v), "0", "As randrepeat, for every generator; if set, overrides randrepeat=0"),
+    yes("allrandrepeat", Bool(|d, v| d.job.allrandrepeat = v), "0", "Sizes, mixes and data repeat, whatever the seeds are"),
     quiet("softrandommap", BOOL, "0", "Continue without a random map if memory is short"),
-    warn("random_generator", words(&["tausworthe", "lfsr", "tausworthe64"]), "tausworthe", "Generator of random offsets", "mqblk has one generator; coverage and distribution are as asked").off(&["tausworthe", "tausworthe64"]),
+    yes("random_generator", Words { words: &["tausworthe", "lfsr", "tausworthe64"], set: |d, v| d.job.random_generator = match v { "lfsr" => RandomGenerator::Lfsr, "tausworthe64" => RandomGenerator::Tausworthe64, _ => RandomGenerator::Tausworthe } }, "tausworthe", "What draws random offsets; lfsr covers all blocks without a map"),
 
-    yes("verify", Text { syntax: "crc32c|md5|sha256|xxhash|pattern|0", set: setters::set_verify }, "0", "Checksum or pattern in each written block"),
+    yes("verify", Text { syntax: "KIND|0", set: setters::set_verify }, "0", "Checksum or pattern in each written block: crc7, crc16, crc32, crc32c, crc64, md5, sha1, sha256, sha512, sha3-224, sha3-256, sha3-384, sha3-512, xxhash, meta, pattern, null"),
     yes("do_verify", Bool(|d, v| d.job.do_verify = v), "1", "Read back and check after writing"),
     yes("verify_fatal", Bool(|d, v| d.job.verify_fatal = v), "0", "End at the first bad block"),
     yes("verify_backlog", Int { min: 0, max: u64::MAX, set: |d, v| d.job.verify_backlog = v }, "0", "Check after every n written blocks"),
@@ -87,63 +83,31 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("cpumask", Text { syntax: "INT", set: setters::set_cpumask }, "", "As cpus_allowed, as a bit mask"),
     yes("cpus_allowed_policy", Words { words: &["shared", "split"], set: |d, v| d.job.cpus_allowed_policy = if v == "split" { CpusPolicy::Split } else { CpusPolicy::Shared } }, "shared", "Share the CPUs, or one per instance"),
 
-    no("bs_unaligned", FLAG, "", "bsrange: any size, not only multiples of the smallest", "I/O is in whole sectors; remove the line: sizes are then multiples of the smallest").alias(&["blocksize_unaligned"]).off(&["0"]),
-    no("bs_is_seq_rand", BOOL, "0", "Block sizes by order, not direction", "give bs=READ,WRITE, or two jobs"),
+    yes("bs_is_seq_rand", Bool(|d, v| d.job.bs_is_seq_rand = v), "0", "Sequential I/Os have the sizes of reads, random ones those of writes"),
     no("serialize_overlap", BOOL, "0", "Wait for I/Os that collide", "use iodepth=1, or leave norandommap out, so that blocks do not collide"),
-    no("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline, and measures rate-limited I/Os from their intended start; remove the line"),
+    warn("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline, and measures rate-limited I/Os from their intended start"),
     no("write_barrier", INT, "0", "Make every n-th write a barrier", "use fdatasync=N"),
     no("sync_file_range", TEXT, "", "Call sync_file_range", "use fdatasync=N"),
-    no("fsync_on_close", BOOL, "0", "Flush on close", "use end_fsync=1"),
+    yes("fsync_on_close", Bool(|d, v| d.fsync_on_close = v), "0", "As end_fsync"),
     no("atomic", BOOL, "0", "Atomic writes", "remove the line; mqblk has no atomic writes"),
-    no("write_hint", words(&["none", "short", "medium", "long", "extreme"]), "none", "Expected life time of data", "mqblk passes no hints; remove the line"),
-    no("nice", Text { syntax: "INT", set: |_, v, u| super::units::int(v, u).map(|_| ()) }, "0", "CPU priority", "start mqblk itself under nice(1)"),
-    no("numa_cpu_nodes", TEXT, "", "NUMA nodes to run on", "give the node's CPUs by cpus_allowed"),
-    no("numa_mem_policy", TEXT, "", "NUMA memory policy", "start mqblk itself under numactl(8)"),
+    warn("write_hint", words(&["none", "short", "medium", "long", "extreme"]), "none", "Expected life time of data", "mqblk passes no hints"),
+    warn("nice", Text { syntax: "INT", set: |_, v, u| super::units::int(v, u).map(|_| ()) }, "0", "CPU priority", "start mqblk itself under nice(1)"),
+    warn("numa_cpu_nodes", TEXT, "", "NUMA nodes to run on", PLACE),
+    warn("numa_mem_policy", TEXT, "", "NUMA memory policy", PLACE),
     warn("lockmem", INT, "0", "Lock memory", "mqblk locks no extra memory"),
-    no("exitall", FLAG, "", "End all jobs when one ends", "give each job the same runtime and time_based instead").off(&["0"]),
-    quiet("exit_what", words(&["group", "stonewall", "all"]), "group", "Which jobs exitall ends"),
-    no("exitall_on_error", FLAG, "", "End all jobs when one fails", "remove the line").off(&["0"]),
-    no("rate_min", INTS, "", "Least bandwidth", RATE_MIN).alias(&["ratemin"]).off(&["0"]),
-    no("rate_iops_min", INTS, "", "Least I/Os per second", RATE_MIN).off(&["0"]),
-    quiet("rate_cycle", INT, "1000", "Window of rate_min").alias(&["ratecycle"]),
     no("rate_ignore_thinktime", BOOL, "0", "Do not catch up on thinktime", "use rate or thinktime, not both"),
-    no("thinktime_iotime", TIME, "0", "Pause after this much I/O time", "use thinktime_blocks"),
-    no("max_latency", INTS_US, "0", "End when an I/O takes longer", "remove the line; the results show the longest I/O"),
-    no("latency_target", TIME_US, "0", "Search the depth for a latency", LATENCY_TARGET),
-    quiet("latency_window", TIME_US, "0", "Time the target must hold"),
-    quiet("latency_percentile", FLOATS, "100", "Percentile the target is for"),
-    quiet("latency_run", BOOL, "0", "Keep searching"),
-    no("flow", INT, "0", "Weight against other jobs", "use rate or rate_iops to hold jobs in proportion"),
-    quiet("flow_id", INT, "0", "Group that flow acts in"),
-    quiet("flow_sleep", INT, "0", "Pause of a job held back by flow"),
-    quiet("flow_watermark", INT, "", "Deprecated in fio, without effect"),
-    no("steadystate", TEXT, "", "End when results are steady", "use runtime; mqblk compare warns when a device is not steady").alias(&["ss"]),
-    quiet("steadystate_duration", TIME, "0", "Time to be steady").alias(&["ss_dur"]),
-    quiet("steadystate_ramp_time", TIME, "0", "Time before steadiness counts").alias(&["ss_ramp"]),
 
-    no("verify_only", FLAG, "", "Check data of an earlier run", "use rw=read with the same verify=").off(&["0"]),
-    no("verify_interval", Int { min: 80, max: u64::MAX, set: |_, _| () }, "", "A header every n bytes", "use bs=N; mqblk puts one header into each block"),
-    no("verify_offset", Int { min: 40, max: u64::MAX, set: |_, _| () }, "", "Move the header", "remove the line; a header is at the start of its block"),
-    no("experimental_verify", BOOL, "", "Verify by running twice", "use verify= and do_verify=1").off(&["0"]),
-    no("verify_state_load", BOOL, "", "Continue a verify", "mqblk keeps no verify state between runs").off(&["0"]),
-    quiet("verify_state_save", BOOL, "1", "Save the state of a verify"),
-    warn("verify_dump", BOOL, "0", "Dump bad blocks into files", "mqblk reports the offset of a bad block but writes no dump files"),
-    warn("verify_async", INT, "0", "Threads that verify", "mqblk verifies in the submitting thread"),
-    quiet("verify_async_cpus", TEXT, "", "CPUs of verify threads"),
-    no("trim_percentage", PCT, "0", "Percent of verified blocks to trim", TRIM_VERIFY),
-    quiet("trim_verify_zero", BOOL, "1", "Trimmed blocks must read as zero"),
-    quiet("trim_backlog", INT, "", "Trim after n blocks"),
-    quiet("trim_backlog_batch", INT, "", "Trim n blocks at once"),
-    no("buffer_compress_percentage", PCT, "", "How well data compresses", DEDUPE).off(&["0"]),
-    quiet("buffer_compress_chunk", INT, "512", "Size of compressible pieces"),
-    no("dedupe_percentage", PCT, "", "How many blocks repeat", DEDUPE).off(&["0"]),
-    quiet("dedupe_mode", words(&["repeat", "working_set"]), "repeat", "Which blocks repeat"),
-    quiet("dedupe_working_set_percentage", PCT, "5", "Size of the repeated set"),
-    quiet("dedupe_global", BOOL, "0", "Share the repeated set"),
+    yes("verify_only", Flag(|d, v| d.job.verify_only = v), "", "Write nothing; check data of an earlier run of the job"),
+    yes("verify_interval", Int { min: 80, max: U32, set: |d, v| d.job.verify_interval = Some(v) }, "", "A header every n bytes; default: the smallest block"),
+    yes("verify_offset", Int { min: 40, max: U32, set: |d, v| d.job.verify_offset = Some(v) }, "", "Place of the header in its block; default: in front"),
+    warn("experimental_verify", BOOL, "", "Draw the writes again to verify them", "mqblk remembers the writes, and verifies the same blocks").off(&["0"]),
+    yes("verify_state_load", Bool(|d, v| d.job.verify_state_load = v), "", "Verify as far as an earlier run wrote, by its local-JOB-N-verify.state"),
+    yes("verify_state_save", Bool(|d, v| d.job.verify_state_save = v), "1", "Leave a file that says how far the writes of a verified job got"),
+    yes("verify_dump", Bool(|d, v| d.job.verify_dump = v), "0", "Leave bad blocks in FILE.OFFSET.received and .expected, or .hdr_fail"),
+    warn("verify_async", INT, "0", "Threads that verify", "mqblk verifies on the job's own thread, with the same results; use numjobs for more threads"),
+    warn("verify_async_cpus", TEXT, "", "CPUs of verify threads", "mqblk verifies on the job's own thread; use cpus_allowed"),
+    yes("trim_percentage", Int { min: 0, max: 100, set: |d, v| d.job.trim_pct = v as u32 }, "0", "Percent of the verified blocks to trim; needs trim_backlog"),
+    yes("trim_verify_zero", Bool(|d, v| d.job.trim_verify_zero = v), "1", "Trimmed blocks must read back as zeroes; 0 = they are not read back"),
+    yes("trim_backlog", Int { min: 0, max: u64::MAX, set: |d, v| d.job.trim_backlog = v }, "", "Trim after every n written blocks"),
+    yes("trim_backlog_batch", Int { min: 0, max: U32, set: |d, v| d.job.trim_backlog_batch = v }, "", "Blocks per such trim; default: trim_backlog"),
 ];
-
-/// Up to three times in us; sets nothing.
-const INTS_US: Parser = Text {
-    syntax: "TIME(us)[,WRITE[,TRIM]]",
-    set: |_, v, _| super::units::per_dir(v, &[','], |part| super::units::time_ns(part, USEC_NS)).map(|_| ()),
-};

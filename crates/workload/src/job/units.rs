@@ -98,6 +98,14 @@ fn range_rule(min: u64, max: u64) -> String {
     if max == u64::MAX { format!("must be at least {min}") } else { format!("must be {min}..={max}") }
 }
 
+/// A time of fio's command line in ns: `10` (seconds), `500ms`, `1h`.
+///
+/// # Errors
+/// The rule that the text breaks.
+pub fn command_line_time_ns(text: &str) -> Result<u64, String> {
+    time_ns(text, SEC_NS).map_err(|e| format!("{}; write it as 10 (seconds), 500ms or 1m", e.rule))
+}
+
 /// A time in ns: `10`, `500ms`, `1h`; `unit_ns` is what a bare number counts, and a number in parentheses counts us.
 pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, Reject> {
     let text = text.trim();

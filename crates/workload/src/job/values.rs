@@ -86,6 +86,15 @@ pub enum RwMode {
     ReadWrite,
     /// Each block is trimmed, then written.
     TrimWrite,
+    /// What a trace has (`read_iolog`).
+    Replay {
+        /// It has reads.
+        reads: bool,
+        /// It has writes.
+        writes: bool,
+        /// It has trims.
+        trims: bool,
+    },
 }
 
 /// `rw=`: directions and whether offsets are random.
@@ -106,6 +115,11 @@ impl Rw {
             RwMode::Trim => dir == Dir::Trim,
             RwMode::ReadWrite => dir != Dir::Trim,
             RwMode::TrimWrite => dir != Dir::Read,
+            RwMode::Replay { reads, writes, trims } => match dir {
+                Dir::Read => reads,
+                Dir::Write => writes,
+                Dir::Trim => trims,
+            },
         }
     }
 }
@@ -122,6 +136,10 @@ impl fmt::Display for Rw {
             RwMode::Trim => "trim",
             RwMode::ReadWrite => "rw",
             RwMode::TrimWrite => "trimwrite",
+            RwMode::Replay { reads: true, writes: false, trims: false } => "read",
+            RwMode::Replay { reads: false, writes: true, trims: false } => "write",
+            RwMode::Replay { reads: false, writes: false, .. } => "trim",
+            RwMode::Replay { .. } => "rw",
         })
     }
 }
@@ -148,7 +166,7 @@ pub enum BlockSizes {
         /// Largest size.
         max_bytes: u64,
     },
-    /// `bssplit=`: sizes with weights; never empty, weights sum to 100.
+    /// `bssplit=`: sizes with weights; never empty. The size with the largest weight gets what is missing to 100.
     Split(Vec<SizeWeight>),
 }
 
@@ -314,6 +332,50 @@ pub enum Distribution {
     Zoned(Vec<Zone>),
 }
 
+impl Distribution {
+    /// Whether some blocks are hotter than others, apart from zones.
+    pub fn is_skewed(&self) -> bool {
+        matches!(self, Distribution::Zipf { .. } | Distribution::Pareto { .. } | Distribution::Normal { .. })
+    }
+}
+
+/// `fallocate=`: how the space of a new file is reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Not at all.
+    None,
+    /// By the file system.
+    #[default]
+    Native,
+    /// By the file system; as `Native` where it can.
+    Posix,
+    /// By the file system, before the file has its size.
+    Keep,
+    /// Not at all; the file has its size.
+    Truncate,
+}
+
+/// `file_service_type=`: which of several files the next I/O goes to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum FileService {
+    /// Each file in turn.
+    #[default]
+    RoundRobin,
+    /// One file to its end, then the next.
+    Sequential,
+    /// Any file, each as often.
+    Random,
+    /// Some files more often; a skewed distribution. A deviation may be 0.
+    Skewed(Distribution),
+}
+
+impl FileService {
+    /// Whether a file that is at its end starts over, so that only the amount of I/O ends the job.
+    pub fn restarts_files(&self) -> bool {
+        matches!(self, FileService::Skewed(_))
+    }
+}
+
 /// One zone of `random_distribution=zoned:...`. Zones lie one after the other from the start of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
@@ -323,31 +385,87 @@ pub struct Zone {
     pub span: Extent,
 }
 
+/// `random_generator=`: what draws random offsets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RandomGenerator {
+    /// 32 bits, or 64 where the blocks need them.
+    #[default]
+    Tausworthe,
+    /// A shift register that returns each block once, without a random map.
+    Lfsr,
+    /// 64 bits.
+    Tausworthe64,
+}
+
 /// `verify=`: checksum or pattern that each written block carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerifyKind {
-    /// CRC-32C in fio's header.
-    Crc32c,
+    /// A header without a checksum of the data.
+    Meta,
     /// MD5 in fio's header.
     Md5,
-    /// SHA-256 in fio's header.
+    /// CRC-64 in fio's header.
+    Crc64,
+    /// CRC-32 in fio's header.
+    Crc32,
+    /// CRC-32C in fio's header.
+    Crc32c,
+    /// CRC-16 in fio's header.
+    Crc16,
+    /// CRC-7 in fio's header.
+    Crc7,
+    /// fio's form of SHA-256 in its header.
     Sha256,
+    /// fio's form of SHA-512 in its header.
+    Sha512,
+    /// SHA3-224 in fio's header.
+    Sha3_224,
+    /// SHA3-256 in fio's header.
+    Sha3_256,
+    /// SHA3-384 in fio's header.
+    Sha3_384,
+    /// SHA3-512 in fio's header.
+    Sha3_512,
     /// XXH32 in fio's header.
     Xxhash,
+    /// SHA-1 in fio's header.
+    Sha1,
     /// The block is `verify_pattern`, without a header.
     Pattern,
+    /// Blocks are read back, but not checked.
+    Null,
 }
 
 impl VerifyKind {
+    /// All kinds, with fio's names.
+    pub const ALL: [(VerifyKind, &'static str); 17] = [
+        (VerifyKind::Meta, "meta"),
+        (VerifyKind::Md5, "md5"),
+        (VerifyKind::Crc64, "crc64"),
+        (VerifyKind::Crc32, "crc32"),
+        (VerifyKind::Crc32c, "crc32c"),
+        (VerifyKind::Crc16, "crc16"),
+        (VerifyKind::Crc7, "crc7"),
+        (VerifyKind::Sha256, "sha256"),
+        (VerifyKind::Sha512, "sha512"),
+        (VerifyKind::Sha3_224, "sha3-224"),
+        (VerifyKind::Sha3_256, "sha3-256"),
+        (VerifyKind::Sha3_384, "sha3-384"),
+        (VerifyKind::Sha3_512, "sha3-512"),
+        (VerifyKind::Xxhash, "xxhash"),
+        (VerifyKind::Sha1, "sha1"),
+        (VerifyKind::Pattern, "pattern"),
+        (VerifyKind::Null, "null"),
+    ];
+
     /// fio's name.
     pub fn name(self) -> &'static str {
-        match self {
-            VerifyKind::Crc32c => "crc32c",
-            VerifyKind::Md5 => "md5",
-            VerifyKind::Sha256 => "sha256",
-            VerifyKind::Xxhash => "xxhash",
-            VerifyKind::Pattern => "pattern",
-        }
+        VerifyKind::ALL.iter().find(|(kind, _)| *kind == self).expect("every kind is listed").1
+    }
+
+    /// Whether blocks have fio's header.
+    pub const fn has_header(self) -> bool {
+        !matches!(self, VerifyKind::Pattern | VerifyKind::Null)
     }
 }
 
@@ -404,6 +522,18 @@ pub enum PrioClass {
     BestEffort,
     /// 3.
     Idle,
+}
+
+impl PrioClass {
+    /// The class with this number; `None` for any other than 1, 2 and 3.
+    pub const fn of_number(number: u64) -> PrioClass {
+        match number {
+            1 => PrioClass::RealTime,
+            2 => PrioClass::BestEffort,
+            3 => PrioClass::Idle,
+            _ => PrioClass::None,
+        }
+    }
 }
 
 /// `cpus_allowed_policy=`: how the instances of a job share `cpus_allowed`.

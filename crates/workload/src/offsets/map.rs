@@ -104,7 +104,8 @@ impl BlockMap {
     }
 
     /// Touches up to `count` blocks from the untouched `block` on, stopping before the first one that is already touched.
-    /// Returns how many it touched, at least 1.
+    /// Returns how many it touched, at least 1. Blocks past the end count up to a multiple of 64, as in fio: the last I/O of a
+    /// region that does not end on a block is not shortened.
     ///
     /// # Panics
     /// When `block` was touched before or `count` is 0.
@@ -116,7 +117,8 @@ impl BlockMap {
             self.set(block + done);
             done += 1;
         }
-        done
+        let end = self.len.next_multiple_of(64);
+        if block + done == self.len { count.min(end - block) } else { done }
     }
 
     #[inline]
@@ -173,7 +175,12 @@ mod tests {
         let mut map = BlockMap::new(130).unwrap();
         map.touch(70, 1);
         assert_eq!(map.touch(64, 32), 6);
-        assert_eq!(map.touch(128, 32), 2, "the end of the map");
+        assert_eq!(map.touch(128, 32), 32, "past the end of the map");
+        map.clear();
+        assert_eq!((map.touch(129, 100), map.pick(129)), (63, Some(0)), "no further than a multiple of 64");
+        map.clear();
+        map.touch(70, 1);
+        map.touch(64, 6);
         assert_eq!(map.pick(64), Some(71));
     }
 }

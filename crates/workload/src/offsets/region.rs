@@ -2,10 +2,19 @@
 //! The part of a target that one job instance works in: `offset`, `offset_increment`, `offset_align` and `size`.
 
 use crate::error::SetupError;
-use crate::job::{Extent, Job};
+use crate::job::{Extent, FileShare, Job};
+
+/// A file of a job thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileTarget {
+    /// Its size.
+    pub bytes: u64,
+    /// What the job asks of it.
+    pub share: FileShare,
+}
 
 /// A byte range of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     /// First byte.
     pub start: u64,
@@ -20,14 +29,14 @@ impl Region {
         self.start + self.len
     }
 
-    /// Returns the region of instance `instance` (0-based, counted over `numjobs`) of `job` in a target of `target_bytes`.
+    /// Returns the region of instance `instance` (0-based, counted over `numjobs`) of `job` in a target of `target_bytes`,
+    /// of which the job asks `share`.
     ///
     /// A percentage `offset` is rounded up to a multiple of `offset_align` (or the smallest block). A percentage `size` is
     /// relative to the whole target; it is cut at the target's end and rounded down to the smallest block, as in fio. With
-    /// `filesize` the region reaches to the end of a file of that size, and `size` is only the amount to move
-    /// ([`Region::size`]).
-    pub(crate) fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
-        let target_bytes = match job.filesize_bytes {
+    /// `filesize` the region reaches to the end of a file of that size, and a `size` in bytes is only the amount to move.
+    pub(crate) fn resolve(job: &Job, share: FileShare, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
+        let target_bytes = match share.filesize_bytes {
             Some(filesize) if filesize > target_bytes => {
                 let rule = format!("the target has {target_bytes} bytes");
                 let remedy = "lower filesize, or use a larger target";
@@ -45,14 +54,14 @@ impl Region {
             return Err(SetupError::new(&job.name, "offset", value, rule, remedy));
         };
         let rest = target_bytes - start;
-        let len = match job.size {
-            _ if job.filesize_bytes.is_some() => rest,
+        let len = match share.size {
             None => rest,
             Some(Extent::Percent(100)) => rest,
             Some(percent @ Extent::Percent(_)) => {
                 let len = percent.of(target_bytes).min(rest);
                 len - len % block
             }
+            _ if share.filesize_bytes.is_some() => rest,
             Some(Extent::Bytes(bytes)) if bytes > rest => {
                 let rule = format!(
                     "must be at most {rest}: the target has {target_bytes} bytes, and the job starts at {start}"
@@ -64,17 +73,35 @@ impl Region {
         };
         if len < block {
             let rule = format!("the region must hold at least one block of {block} bytes");
-            return Err(SetupError::new(&job.name, "size", len, rule, "raise size or lower bs"));
+            let remedy = if job.nr_files() > 1 {
+                "raise size, lower bs or use fewer files, which share size"
+            } else {
+                "raise size or lower bs"
+            };
+            return Err(SetupError::new(&job.name, "size", len, rule, remedy));
         }
         Ok(Region { start, len })
     }
+}
 
-    /// Bytes that one pass over the region moves unless `io_size` is set.
-    pub(crate) fn size(&self, job: &Job) -> u64 {
-        match (job.filesize_bytes, job.size) {
-            (Some(filesize), Some(size)) => size.of(filesize).min(self.len),
-            _ => self.len,
-        }
+/// Bytes of all regions of a job thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Amount {
+    /// Sum of the lengths.
+    pub regions: u64,
+    /// What one pass over the regions moves unless `io_size` is set.
+    pub size: u64,
+}
+
+impl Amount {
+    /// Of `job` in these regions.
+    pub fn of(job: &Job, regions: impl Iterator<Item = Region>) -> Amount {
+        let regions = regions.map(|r| r.len).fold(0, u64::saturating_add);
+        let size = match job.size {
+            Some(Extent::Bytes(size)) => size.min(regions),
+            _ => regions,
+        };
+        Amount { regions, size }
     }
 }
 
@@ -96,15 +123,19 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
+        Region::resolve(job, FileShare::of(job), instance, target_bytes)
+    }
+
     #[test]
     fn instances_follow_each_other_by_the_increment() {
         let mut job = Job::new("a");
         job.offset = Extent::Bytes(MIB);
         job.offset_increment = Extent::Percent(10);
         job.size = Some(Extent::Bytes(2 * MIB));
-        let regions: Vec<u64> = (0..3).map(|i| Region::resolve(&job, i, 20 * MIB).unwrap().start).collect();
+        let regions: Vec<u64> = (0..3).map(|i| resolve(&job, i, 20 * MIB).unwrap().start).collect();
         assert_eq!(regions, [MIB, 3 * MIB, 5 * MIB]);
-        let e = Region::resolve(&job, 10, 20 * MIB).unwrap_err();
+        let e = resolve(&job, 10, 20 * MIB).unwrap_err();
         assert_eq!(e.option, "offset");
     }
 
@@ -113,9 +144,13 @@ mod tests {
         let mut job = Job::new("a");
         job.offset = Extent::Percent(33);
         job.size = Some(Extent::Percent(90));
-        let r = Region::resolve(&job, 0, 100_000).unwrap();
+        let r = resolve(&job, 0, 100_000).unwrap();
         assert_eq!(r.start % 4096, 0);
         assert!(r.start >= 33_000 && r.len.is_multiple_of(4096) && r.end() <= 100_000, "{r:?}");
+    }
+
+    fn amount(job: &Job, region: Region) -> u64 {
+        Amount::of(job, [region].into_iter()).size
     }
 
     /// As measured with fio 3.33: random offsets cover the whole file, and the amount is `size`.
@@ -124,11 +159,11 @@ mod tests {
         let mut job = Job::new("a");
         (job.filesize_bytes, job.size) = (Some(8 * MIB), Some(Extent::Bytes(2 * MIB)));
         job.offset = Extent::Bytes(4 * MIB);
-        let r = Region::resolve(&job, 0, 100 * MIB).unwrap();
-        assert_eq!((r.start, r.end(), r.size(&job)), (4 * MIB, 8 * MIB, 2 * MIB));
+        let r = resolve(&job, 0, 100 * MIB).unwrap();
+        assert_eq!((r.start, r.end(), amount(&job, r)), (4 * MIB, 8 * MIB, 2 * MIB));
         job.filesize_bytes = Some(5 * MIB);
-        assert_eq!(Region::resolve(&job, 0, 100 * MIB).unwrap().size(&job), MIB);
-        let e = Region::resolve(&job, 0, MIB).unwrap_err().to_string();
+        assert_eq!(amount(&job, resolve(&job, 0, 100 * MIB).unwrap()), MIB);
+        let e = resolve(&job, 0, MIB).unwrap_err().to_string();
         assert!(e.starts_with("filesize=5242880: the target has 1048576 bytes; lower filesize"), "{e}");
     }
 
@@ -136,13 +171,13 @@ mod tests {
     fn what_does_not_fit_is_said_with_a_remedy() {
         let mut job = Job::new("a");
         job.size = Some(Extent::Bytes(8 * MIB));
-        let e = Region::resolve(&job, 0, MIB).unwrap_err().to_string();
+        let e = resolve(&job, 0, MIB).unwrap_err().to_string();
         assert_eq!(
             e,
             "size=8388608: must be at most 1048576: the target has 1048576 bytes, and the job starts at 0; \
              lower size or offset, or use a larger target (job 'a')"
         );
         job.size = Some(Extent::Bytes(100));
-        assert_eq!(Region::resolve(&job, 0, MIB).unwrap_err().option, "size");
+        assert_eq!(resolve(&job, 0, MIB).unwrap_err().option, "size");
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Skewed random blocks: zipf, pareto and normal, as fio defines them.
 //!
-//! Each draws a rank (0 is the hottest block, or for `normal` a position on the bell curve) and then maps it to a block. By
-//! default a multiplicative hash scatters the ranks over the range, so that hot blocks are not neighbours. With a given
-//! centre, ranks are adjacent from there on, wrapping at the end. The scatter is not a permutation: a few blocks share a
-//! position and others are never hit, which is fio's definition too. Blocks may repeat, because neither fio nor this crate
-//! keeps a random map for these distributions.
+//! Each draws a rank (0 is the hottest block, or for `normal` a position on the bell curve) and then maps it to a block. A
+//! multiplicative hash scatters the ranks over the range, so that hot blocks are not neighbours. A given centre moves the
+//! scattered blocks; despite its name it gathers nothing. The scatter is not a permutation: a few blocks share a position
+//! and others are never hit. All this is fio's definition, and so is the order of the blocks. Blocks may repeat, because
+//! neither fio nor this crate keeps a random map for these distributions. The sequence continues from pass to pass.
 //!
 //! Cost: two to three calls of `pow` per draw for zipf and one for pareto; zipf sums its normalisation once at the start,
 //! over at most [`ZIPF_TERMS`] terms (about 0.2 s), like fio.
@@ -25,12 +25,10 @@ const U32_MAX: f64 = u32::MAX as f64;
 #[derive(Clone, Debug)]
 pub struct Skewed {
     rng: Taus88,
-    seed: u32,
     blocks: u64,
     shape: Shape,
-    /// First block of rank 0, or the value that is added to the hash.
+    /// Added to the hash of a rank.
     shift: u64,
-    scatter: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -43,32 +41,25 @@ enum Shape {
 impl Skewed {
     /// The distribution over `blocks` >= 1 blocks; `None` when `dist` is not a skewed one.
     pub fn new(dist: &Distribution, blocks: u64, seed: u32) -> Option<Skewed> {
-        let (shape, center) = match *dist {
-            Distribution::Zipf { theta, center } => (zipf(theta, blocks), center),
-            Distribution::Pareto { h, center } => (Shape::Pareto { power: h.ln() / (1.0 - h).ln() }, center),
+        let mut rng = Taus88::new(seed);
+        let of_ranks = |rng: &mut Taus88, center: Option<f64>| {
+            let drawn = u64::from(rng.next_u32());
+            center.map_or(drawn, |c| (blocks as f64 * c) as u64)
+        };
+        let (shape, shift) = match *dist {
+            Distribution::Zipf { theta, center } => (zipf(theta, blocks), of_ranks(&mut rng, center)),
+            Distribution::Pareto { h, center } => {
+                (Shape::Pareto { power: h.ln() / (1.0 - h).ln() }, of_ranks(&mut rng, center))
+            }
             Distribution::Normal { dev_pct, center } => {
                 let spread = ((blocks as f64 * dev_pct / 100.0).ceil() as u64).min(blocks / 2);
-                (Shape::Normal { spread }, center)
+                // fio keeps the low 32 bits of a shift to the left.
+                let shift = center.map_or(0, |c| (blocks as f64 * (c - 0.5)) as i64 as u32);
+                (Shape::Normal { spread }, u64::from(shift))
             }
             Distribution::Random | Distribution::Zoned(_) => return None,
         };
-        let mut rng = Taus88::new(seed);
-        let random_shift = u64::from(rng.next_u32());
-        let (shift, scatter) = match center {
-            // The middle of the bell is at half the range; the other distributions start at rank 0.
-            Some(c) if matches!(shape, Shape::Normal { .. }) => {
-                ((blocks as f64 * c) as u64 + blocks - blocks / 2, false)
-            }
-            Some(c) => ((blocks as f64 * c) as u64, false),
-            None => (random_shift, true),
-        };
-        Some(Skewed { rng, seed, blocks, shape, shift, scatter })
-    }
-
-    /// Restarts the sequence of blocks.
-    pub fn reseed(&mut self) {
-        self.rng = Taus88::new(self.seed);
-        self.rng.next_u32();
+        Some(Skewed { rng, blocks, shape, shift })
     }
 
     /// The next block.
@@ -78,11 +69,15 @@ impl Skewed {
         self.place(rank)
     }
 
+    /// The next block, with the hot ones side by side.
+    pub fn next_unscattered(&mut self) -> u64 {
+        self.next_rank().wrapping_add(self.shift) % self.blocks
+    }
+
     /// Returns the block of a rank.
     #[inline]
     pub fn place(&self, rank: u64) -> u64 {
-        let at = if self.scatter { rank.wrapping_mul(GOLDEN_RATIO) } else { rank };
-        at.wrapping_add(self.shift) % self.blocks
+        rank.wrapping_mul(GOLDEN_RATIO).wrapping_add(self.shift) % self.blocks
     }
 
     /// Returns the next rank, not yet mapped to a block; 0 is the most frequent one for zipf and pareto.
@@ -179,13 +174,13 @@ mod tests {
     #[test]
     fn normal_has_its_middle_and_deviation() {
         let blocks = 100_000u64;
-        let mut s = Skewed::new(&Distribution::Normal { dev_pct: 10.0, center: Some(0.4) }, blocks, 3).unwrap();
-        let drawn: Vec<f64> = (0..50_000).map(|_| s.next_block() as f64).collect();
+        let mut s = Skewed::new(&Distribution::Normal { dev_pct: 10.0, center: None }, blocks, 3).unwrap();
+        let drawn: Vec<f64> = (0..50_000).map(|_| s.next_rank() as f64).collect();
         let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
         let sd = (drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / drawn.len() as f64).sqrt();
         // Twelve uniform draws have a deviation of n/12; the spread of 10 % adds a uniform part of n/10.
         let want = blocks as f64 * (1.0 / 144.0 + 0.01 / 12.0f64).sqrt();
-        assert!((mean / 40_000.0 - 1.0).abs() < 0.02, "mean {mean}");
+        assert!((mean / 50_000.0 - 1.0).abs() < 0.02, "mean {mean}");
         assert!((sd / want - 1.0).abs() < 0.03, "deviation {sd}, want {want}");
     }
 
@@ -203,16 +198,18 @@ mod tests {
                 let mut s = Skewed::new(dist, blocks, 9).unwrap();
                 let first: Vec<u64> = (0..500).map(|_| s.next_block()).collect();
                 assert!(first.iter().all(|&b| b < blocks), "{dist:?} over {blocks}");
-                s.reseed();
-                assert!((0..500).map(|_| s.next_block()).eq(first), "{dist:?} repeats");
+                let mut again = Skewed::new(dist, blocks, 9).unwrap();
+                assert!((0..500).map(|_| again.next_block()).eq(first), "{dist:?} repeats");
             }
         }
         assert!(Skewed::new(&Distribution::Random, 8, 1).is_none());
     }
 
     #[test]
-    fn a_centre_puts_the_hot_block_there() {
+    fn a_centre_moves_the_hot_block_and_scatters_the_others() {
         let s = Skewed::new(&Distribution::Zipf { theta: 1.1, center: Some(0.5) }, 1000, 1).unwrap();
-        assert_eq!((s.place(0), s.place(1), s.place(600)), (500, 501, 100));
+        assert_eq!((s.place(0), s.place(1)), (500, 500 + (GOLDEN_RATIO % 1000)));
+        let normal = Skewed::new(&Distribution::Normal { dev_pct: 10.0, center: Some(0.75) }, 1000, 1).unwrap();
+        assert_eq!(normal.place(0), 250);
     }
 }

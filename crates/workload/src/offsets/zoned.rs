@@ -5,13 +5,10 @@
 //! of the range or in bytes. Blocks after the last zone are not accessed.
 
 use crate::job::{Extent, Zone};
-use crate::rng::{FioRng, Taus88};
 
 /// Zone table of one direction.
 #[derive(Clone, Debug)]
 pub struct Zones {
-    rng: Taus88,
-    seed: u32,
     /// Zone of each draw 1..=100.
     of_draw: [u8; 100],
     /// First block and number of blocks of each zone.
@@ -31,7 +28,7 @@ pub enum ZoneError {
 
 impl Zones {
     /// Makes the table for `blocks` blocks of `block_bytes`.
-    pub fn new(zones: &[Zone], blocks: u64, block_bytes: u64, seed: u32) -> Result<Zones, ZoneError> {
+    pub fn new(zones: &[Zone], blocks: u64, block_bytes: u64) -> Result<Zones, ZoneError> {
         let shares: u32 = zones.iter().map(|z| z.access_pct).sum();
         if shares != 100 {
             return Err(ZoneError::Shares(shares));
@@ -65,20 +62,13 @@ impl Zones {
             }
         }
         let of_draw = of_draw.try_into().expect("shares sum to 100");
-        Ok(Zones { rng: Taus88::new(seed), seed, of_draw, spans })
+        Ok(Zones { of_draw, spans })
     }
 
-    /// Restarts the sequence of zones.
-    pub fn reseed(&mut self) {
-        self.rng = Taus88::new(self.seed);
-    }
-
-    /// Returns the next block; `offsets` is the job's generator of random offsets.
+    /// Returns the zone of a draw of 1..=100: its first block and its length.
     #[inline]
-    pub fn next_block(&mut self, offsets: &mut FioRng) -> u64 {
-        let draw = self.rng.between(1, 100);
-        let (first, blocks) = self.spans[usize::from(self.of_draw[draw as usize - 1])];
-        first + offsets.below(blocks)
+    pub fn span(&self, draw: u32) -> (u64, u64) {
+        self.spans[usize::from(self.of_draw[draw as usize - 1])]
     }
 }
 
@@ -94,31 +84,25 @@ mod tests {
     fn accesses_follow_the_shares() {
         // The manual's example: 60 % of accesses on the first 10 %, 30 % on the next 20 %, 8 % and 2 % on the rest.
         let zones = [pct(60, 10), pct(30, 20), pct(8, 30), pct(2, 40)];
-        let mut z = Zones::new(&zones, 1000, 4096, 1).unwrap();
-        let mut rng = FioRng::new(2, false);
-        let mut count = [0u32; 4];
-        for _ in 0..100_000 {
-            let b = z.next_block(&mut rng);
-            count[[100, 300, 600, 1000].iter().position(|&end| b < end).unwrap()] += 1;
-        }
-        for (got, want) in count.iter().zip([60_000u32, 30_000, 8_000, 2_000]) {
-            assert!(got.abs_diff(want) < want / 20 + 300, "{count:?}");
+        let z = Zones::new(&zones, 1000, 4096).unwrap();
+        let spans: Vec<(u64, u64)> = (1..=100).map(|draw| z.span(draw)).collect();
+        for (span, draws) in [((0, 100), 60), ((100, 200), 30), ((300, 300), 8), ((600, 400), 2)] {
+            assert_eq!(spans.iter().filter(|&&s| s == span).count(), draws, "{span:?}");
         }
     }
 
     #[test]
     fn byte_zones_lie_one_after_the_other() {
         let zone = |access_pct, bytes| Zone { access_pct, span: Extent::Bytes(bytes) };
-        let mut z = Zones::new(&[zone(0, 8192), zone(100, 4096)], 100, 4096, 1).unwrap();
-        let mut rng = FioRng::new(2, false);
-        assert!((0..100).all(|_| z.next_block(&mut rng) == 2));
+        let z = Zones::new(&[zone(0, 8192), zone(100, 4096)], 100, 4096).unwrap();
+        assert!((1..=100).all(|draw| z.span(draw) == (2, 1)));
     }
 
     #[test]
     fn tables_that_do_not_fit_are_refused() {
         let zone = |access_pct, bytes| Zone { access_pct, span: Extent::Bytes(bytes) };
-        assert_eq!(Zones::new(&[zone(100, 1 << 20)], 10, 4096, 1).unwrap_err(), ZoneError::TooLong(1 << 20));
-        assert_eq!(Zones::new(&[zone(100, 100)], 10, 4096, 1).unwrap_err(), ZoneError::Empty);
-        assert_eq!(Zones::new(&[pct(50, 100)], 10, 4096, 1).unwrap_err(), ZoneError::Shares(50));
+        assert_eq!(Zones::new(&[zone(100, 1 << 20)], 10, 4096).unwrap_err(), ZoneError::TooLong(1 << 20));
+        assert_eq!(Zones::new(&[zone(100, 100)], 10, 4096).unwrap_err(), ZoneError::Empty);
+        assert_eq!(Zones::new(&[pct(50, 100)], 10, 4096).unwrap_err(), ZoneError::Shares(50));
     }
 }

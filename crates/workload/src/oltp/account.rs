@@ -5,7 +5,9 @@
 //! after it counts.
 
 use crate::job::{Dir, Job};
-use crate::stats::{DIRS, JobStats, LatencyClasses, Percentiles, RATE_INTERVAL, TxStats, batch_class, depth_class};
+use crate::stats::{
+    DIRS, JobStats, LatencyClasses, Percentiles, RATE_INTERVAL, TxStats, batch_class, depth_class, per_second,
+};
 
 /// An I/O in flight.
 #[derive(Clone, Copy, Debug)]
@@ -135,12 +137,11 @@ impl Account {
     }
 
     fn sample(&mut self, now_ns: u64) {
-        let spent = u128::from((now_ns - self.sampled_at).max(1));
-        let per_second = |n: u64| (u128::from(n) * 1_000_000_000 / spent) as u64;
+        let spent = (now_ns - self.sampled_at).max(1);
         for (dir, (ios, bytes)) in self.stats.dirs.iter_mut().zip(&mut self.sampled) {
             if dir.ios > *ios {
-                dir.iops.record(per_second(dir.ios - *ios));
-                dir.bw_kib.record(per_second(dir.bytes - *bytes) / 1024);
+                dir.iops.record(per_second(dir.ios - *ios, spent));
+                dir.bw_kib.record(per_second(dir.bytes - *bytes, spent) / 1024);
             }
             (*ios, *bytes) = (dir.ios, dir.bytes);
         }

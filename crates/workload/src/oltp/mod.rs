@@ -41,7 +41,7 @@ use crate::engine::{Completed, IoReq, Next, StopReason, ThreadId};
 use crate::error::SetupError;
 use crate::job::{Dir, Job};
 use crate::load::{Load, Volume};
-use crate::rng::{Purpose, Seeds};
+use crate::rng::Purpose;
 use crate::stats::JobStats;
 use crate::verify::VerifyError;
 use account::{Account, Io};
@@ -117,7 +117,7 @@ impl Oltp {
     /// When the job is no transaction loop.
     pub fn new(job: &Job, id: ThreadId, data_bytes: u64, redo_bytes: Option<u64>) -> Result<Oltp, SetupError> {
         let plan = Plan::new(job, id, data_bytes, redo_bytes)?;
-        let seeds = Seeds::new(job.randseed, (!job.randrepeat).then_some(id.entropy), id.number);
+        let seeds = job.seeds(id.entropy, id.number);
         let sessions = plan.oltp.sessions();
         let io = Io { dir: Dir::Read, len: 0, start_ns: 0, issue_ns: 0 };
         Ok(Oltp {
@@ -132,7 +132,7 @@ impl Oltp {
             dirty: Dirty::new(plan.oltp.dirty_max),
             writer_free: (sessions..plan.data_slots()).rev().collect(),
             batch_left: 0,
-            buffers: Buffers::new(job, seeds),
+            buffers: Buffers::new(job, seeds, None),
             slots: vec![Slot { state: SlotState::Free, io, offset: 0, entry: 0 }; plan.data_slots() as usize + 1],
             queued: Vec::with_capacity(BATCH),
             in_flight: 0,
@@ -227,6 +227,7 @@ impl Oltp {
             slot,
             len_bytes: len,
             offset_bytes: offset,
+            target: is_redo.into(),
             op: dir.op(),
             fill: dir == Dir::Write && self.buffers.each_write_fills(),
             commit: self.queued.len() >= BATCH,

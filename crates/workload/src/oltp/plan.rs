@@ -6,7 +6,7 @@
 use super::log::LogPlan;
 use crate::engine::ThreadId;
 use crate::error::SetupError;
-use crate::job::{Job, OltpJob, REDO_WRITE_MAX};
+use crate::job::{FileShare, Job, OltpJob, REDO_WRITE_MAX};
 use crate::offsets::Region;
 
 /// The redo log of an instance is a multiple of this, so that it begins on a physical block.
@@ -33,7 +33,7 @@ impl Plan {
         let refuse = |option, value: &dyn ToString, rule: String, remedy: &str| {
             Err(SetupError::new(&job.name, option, value.to_string(), rule, remedy))
         };
-        let region = Region::resolve(job, 0, data_bytes)?;
+        let region = Region::resolve(job, FileShare::of(job), 0, data_bytes)?;
         let instances = u64::from(job.numjobs.max(1));
         let (log_len, log_start, data_len) = match redo_bytes {
             Some(bytes) => {

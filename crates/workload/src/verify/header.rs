@@ -4,7 +4,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..2 | magic 0xacca |
-//! | 2..4 | kind of check (crc32c 5, md5 2, sha256 9, xxhash 15) |
+//! | 2..4 | kind of check, a number of fio's |
 //! | 4..8 | length of the block, header included |
 //! | 8..16 | seed of the body; 0 with a pattern |
 //! | 16..24 | byte offset in the file |
@@ -30,7 +30,7 @@ const NS_PER_SEC: u64 = 1_000_000_000;
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Kind of check; not `pattern`, which has no header.
+    /// Kind of check, one with a header.
     pub kind: VerifyKind,
     /// Length of the block in bytes.
     pub len: u32,
@@ -65,14 +65,25 @@ impl Header {
     /// The header's bytes.
     ///
     /// # Panics
-    /// For `VerifyKind::Pattern`, which has no header.
+    /// For a kind without a header.
     pub fn encode(&self) -> [u8; LEN] {
         let kind: u16 = match self.kind {
+            VerifyKind::Meta => 1,
             VerifyKind::Md5 => 2,
+            VerifyKind::Crc64 => 3,
+            VerifyKind::Crc32 => 4,
             VerifyKind::Crc32c => 5,
+            VerifyKind::Crc16 => 7,
+            VerifyKind::Crc7 => 8,
             VerifyKind::Sha256 => 9,
+            VerifyKind::Sha512 => 10,
+            VerifyKind::Sha3_224 => 11,
+            VerifyKind::Sha3_256 => 12,
+            VerifyKind::Sha3_384 => 13,
+            VerifyKind::Sha3_512 => 14,
             VerifyKind::Xxhash => 15,
-            VerifyKind::Pattern => panic!("verify=pattern has no header"),
+            VerifyKind::Sha1 => 16,
+            VerifyKind::Pattern | VerifyKind::Null => panic!("verify={} has no header", self.kind.name()),
         };
         let ns = self.time.as_ns();
         let mut raw = [0u8; LEN];

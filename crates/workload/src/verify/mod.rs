@@ -6,13 +6,18 @@
 //! compared, not only the checksum. A stale block (right checksum, older write) is detected by its seed and number. Needs
 //! from callers: the whole I/O in one buffer.
 //!
-//! Kinds: `crc32c`, `md5`, `sha256` and `xxhash` put a header and a checksum in front of each block; `pattern` has no
-//! header. With `verify_pattern` the body of the other kinds is the pattern. If block sizes vary, there is a header in
-//! every smallest block, so that reads of any size can check them.
+//! Kinds: most put a header and a checksum in front of each block, `meta` only the header, `pattern` and `null` nothing.
+//! `null` checks nothing. With `verify_pattern` the body of the other kinds is the pattern. If block sizes vary, there is
+//! a header in every smallest block, so that reads of any size can check them; with `bs_unaligned` there is one in front of
+//! each I/O. `verify_offset` swaps header and checksum with the data at that place of the block.
 
 pub mod digest;
+pub mod dump;
 pub mod header;
 pub mod log;
+pub(crate) mod progress;
+pub mod state;
+pub(crate) mod trims;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +25,7 @@ use crate::buffer::{pattern_fill, random_fill};
 use crate::error::SetupError;
 use crate::job::{Dir, Job, Pattern, RwMode, VerifyKind};
 use blk::time::Instant;
+use dump::BadBlock;
 use header::Header;
 
 /// What distinguishes one written block from every other write of the job.
@@ -36,6 +42,8 @@ pub struct Stamp {
 pub enum Expect {
     /// A valid block of any writer.
     Valid,
+    /// Zeroes, as the block was trimmed.
+    Zeroes,
     /// The block of exactly this write, which covered the same bytes as this read.
     Exactly(Stamp),
 }
@@ -46,12 +54,16 @@ pub enum Expect {
 pub struct VerifyError {
     /// fio's name of the check.
     pub kind: &'static str,
-    /// Byte offset of the bad block in the target.
+    /// Number of the job's file, 0-based.
+    pub file: u32,
+    /// Byte offset of the bad block in the file.
     pub offset: u64,
     /// Length of the bad block.
     pub len: u32,
     /// The fault.
     pub fault: Fault,
+    /// The block, if the job dumps bad blocks.
+    pub dump: Option<Box<BadBlock>>,
 }
 
 /// A fault of a block.
@@ -88,6 +100,14 @@ pub enum Fault {
     /// The checksum does not match the body.
     #[error("checksum mismatch")]
     Checksum,
+    /// The block was trimmed and has data.
+    #[error("trimmed block has byte {got:#04x}, {at} bytes into the I/O")]
+    NotZero {
+        /// Position in the I/O.
+        at: usize,
+        /// Byte found.
+        got: u8,
+    },
     /// The body differs from what was written.
     #[error("wrong byte {got:#04x}, wanted {want:#04x}, {at} bytes into the I/O")]
     Content {
@@ -105,33 +125,60 @@ pub enum Fault {
 pub struct Verifier {
     kind: VerifyKind,
     pattern: Option<Pattern>,
-    /// Distance between headers in bytes; `None` = one header per I/O.
+    /// Distance between headers in bytes; every I/O is a multiple of it. `None` = one header per I/O.
     interval: Option<u32>,
+    /// Where header and checksum are in a block.
+    header_at: usize,
+    checks_number: bool,
+    checks_seed: bool,
+    dumps: bool,
     thread: u16,
     /// Scratch: the expected body during a comparison.
     want: Vec<u8>,
+    /// Scratch: blocks with their headers moved back to the front.
+    moved_back: Vec<u8>,
 }
 
 impl Verifier {
     /// Makes the verifier of `job`; `None` without `verify`. `thread` is the thread number in headers.
     pub fn new(job: &Job, thread: u32) -> Result<Option<Verifier>, SetupError> {
         let Some(kind) = job.verify else { return Ok(None) };
-        let dir = if job.rw.mode == RwMode::Read { Dir::Read } else { Dir::Write };
-        let sizes = &job.block_sizes[dir];
-        let (min, max) = (sizes.min_bytes(), sizes.max_bytes());
-        let header = header_len(kind);
-        if min <= header as u64 {
+        let header = header_len(kind) as u64;
+        let sizes = &job.block_sizes[if job.rw.mode == RwMode::Read { Dir::Read } else { Dir::Write }];
+        let interval = if job.bs_unaligned { sizes.min_bytes() } else { interval(job) };
+        if interval <= header {
             let rule = format!("verify={} puts {header} bytes in front of every block", kind.name());
-            return Err(SetupError::new(&job.name, "bs", min, rule, "raise bs to 512 or more"));
+            let remedy = match interval == sizes.min_bytes() {
+                true => "raise bs to 512 or more",
+                false => "use sizes with a common divisor of 512 or more, or one size",
+            };
+            return Err(SetupError::new(&job.name, "bs", interval, rule, remedy));
         }
-        let interval = (min != max).then_some(min as u32);
+        let header_at = if kind.has_header() { job.verify_offset.unwrap_or(0) } else { 0 };
+        if header_at > 0 && (header_at < header || header_at + header > interval) {
+            let most = interval.saturating_sub(header);
+            let rule = format!(
+                "must be {header}..={most}: a block of {interval} bytes has {header} bytes of header and checksum"
+            );
+            return Err(SetupError::new(&job.name, "verify_offset", header_at, rule, "change it, or raise bs"));
+        }
         Ok(Some(Verifier {
             kind,
             pattern: job.verify_pattern.clone(),
-            interval,
+            interval: (!job.bs_unaligned).then_some(interval as u32),
+            header_at: header_at as usize,
+            checks_number: job.verify_write_sequence,
+            checks_seed: job.verify_header_seed,
+            dumps: job.verify_dump,
             thread: thread as u16,
             want: Vec::new(),
+            moved_back: Vec::new(),
         }))
+    }
+
+    /// Whether it decides what a block holds.
+    pub fn fills(&self) -> bool {
+        self.kind != VerifyKind::Null
     }
 
     /// Makes `buf` the block of a write to `offset` that was created at `now`.
@@ -140,15 +187,11 @@ impl Verifier {
             Some(p) => pattern_fill(buf, p, 0, offset),
             None => random_fill(buf, stamp.seed),
         }
-        if self.kind == VerifyKind::Pattern {
+        if !self.kind.has_header() {
             return;
         }
         let mut at = offset;
         for block in buf.chunks_mut(self.step(buf.len())) {
-            if block.len() <= header_len(self.kind) {
-                // A remainder too short for a header contains only body; it exists only with `bs_unaligned`.
-                break;
-            }
             let header = Header {
                 kind: self.kind,
                 len: block.len() as u32,
@@ -161,20 +204,60 @@ impl Verifier {
             let (head, body) = block.split_at_mut(header_len(self.kind));
             head[..header::LEN].copy_from_slice(&header.encode());
             digest::store(self.kind, body, &mut head[header::LEN..]);
+            self.swap_header(block);
             at += u64::from(header.len);
+        }
+    }
+
+    /// Swaps header and checksum of a block with the data that has their place.
+    fn swap_header(&self, block: &mut [u8]) {
+        if self.header_at > 0 {
+            let len = header_len(self.kind);
+            let (front, rest) = block.split_at_mut(self.header_at);
+            front[..len].swap_with_slice(&mut rest[..len]);
         }
     }
 
     /// Checks the block that a read of `offset` returned.
     pub fn check(&mut self, buf: &[u8], offset: u64, expect: Expect) -> Result<(), VerifyError> {
+        let mut checked = self.check_read(buf, offset, expect);
+        if let Err(error) = &mut checked
+            && self.dumps
+        {
+            error.dump = self.bad_block(buf, offset, expect, error);
+        }
+        checked
+    }
+
+    fn check_read(&mut self, buf: &[u8], offset: u64, expect: Expect) -> Result<(), VerifyError> {
+        if expect == Expect::Zeroes && self.kind != VerifyKind::Null {
+            let Some(at) = buf.iter().position(|&b| b != 0) else { return Ok(()) };
+            let (len, fault) = (buf.len() as u32, Fault::NotZero { at, got: buf[at] });
+            return Err(VerifyError { kind: "trim", file: 0, offset, len, fault, dump: None });
+        }
+        if self.header_at == 0 {
+            return self.check_blocks(buf, offset, expect);
+        }
+        let mut blocks = std::mem::take(&mut self.moved_back);
+        blocks.clear();
+        blocks.extend_from_slice(buf);
+        blocks.chunks_mut(self.step(buf.len())).for_each(|block| self.swap_header(block));
+        let checked = self.check_blocks(&blocks, offset, expect);
+        self.moved_back = blocks;
+        checked
+    }
+
+    fn check_blocks(&mut self, buf: &[u8], offset: u64, expect: Expect) -> Result<(), VerifyError> {
         let kind = self.kind.name();
-        let fail = |offset, len: usize, fault| VerifyError { kind, offset, len: len as u32, fault };
-        if self.kind != VerifyKind::Pattern {
+        let fail =
+            |offset, len: usize, fault| VerifyError { kind, file: 0, offset, len: len as u32, fault, dump: None };
+        if self.kind == VerifyKind::Null {
+            return Ok(());
+        }
+        if self.kind.has_header() {
             let mut at = offset;
             for block in buf.chunks(self.step(buf.len())) {
-                if block.len() > header_len(self.kind) {
-                    self.check_header(block, at, expect).map_err(|fault| fail(at, block.len(), fault))?;
-                }
+                self.check_header(block, at, expect).map_err(|fault| fail(at, block.len(), fault))?;
                 at += block.len() as u64;
             }
         }
@@ -203,10 +286,10 @@ impl Verifier {
             return Err(Fault::Misplaced(h.offset));
         }
         if let Expect::Exactly(stamp) = expect {
-            if h.number != stamp.number {
+            if self.checks_number && h.number != stamp.number {
                 return Err(Fault::Stale { got: h.number, want: stamp.number });
             }
-            if self.pattern.is_none() && h.seed != stamp.seed {
+            if self.checks_seed && self.pattern.is_none() && h.seed != stamp.seed {
                 return Err(Fault::Seed { got: h.seed, want: stamp.seed });
             }
         }
@@ -218,13 +301,11 @@ impl Verifier {
     fn check_body(&self, buf: &[u8], offset: u64, expect: Expect, want: &mut [u8]) -> Result<(), Fault> {
         match (&self.pattern, expect) {
             (Some(p), _) => pattern_fill(want, p, 0, offset),
-            (None, Expect::Exactly(stamp)) => random_fill(want, stamp.seed),
-            (None, Expect::Valid) => return Ok(()),
+            (None, Expect::Exactly(stamp)) if self.checks_seed => random_fill(want, stamp.seed),
+            (None, _) => return Ok(()),
         }
         let (step, skip) = (self.step(buf.len()), header_len(self.kind));
         for (i, (block, want)) in buf.chunks(step).zip(want.chunks(step)).enumerate() {
-            // A remainder too short for a header is all body.
-            let skip = if block.len() > skip { skip } else { 0 };
             if block[skip..] != want[skip..] {
                 let at = (skip..block.len()).find(|&k| block[k] != want[k]).expect("they differ");
                 return Err(Fault::Content { at: i * step + at, got: block[at], want: want[at] });
@@ -234,10 +315,27 @@ impl Verifier {
     }
 }
 
+/// Returns the distance between headers, by fio's rules: `verify_interval`, or the smallest block, if that divides all sizes
+/// of writes; otherwise what divides the smallest and the largest.
+fn interval(job: &Job) -> u64 {
+    let (min, max) = (job.block_sizes.write.min_bytes(), job.block_sizes.write.max_bytes());
+    let (mut interval, read_min) = (job.verify_interval.unwrap_or(min), job.block_sizes.read.min_bytes());
+    if interval > min {
+        interval = min;
+    } else if job.rw.has(Dir::Read) {
+        interval = interval.min(read_min);
+    }
+    if min.is_multiple_of(interval) && max.is_multiple_of(interval) { interval } else { common_divisor(min, max) }
+}
+
+fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// Bytes in front of the body: header and checksum.
 pub const fn header_len(kind: VerifyKind) -> usize {
-    match kind {
-        VerifyKind::Pattern => 0,
-        other => header::LEN + digest::len(other),
-    }
+    if kind.has_header() { header::LEN + digest::len(kind) } else { 0 }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every fault that a block can have is found and named.
 
+use super::progress::Completions;
 use super::*;
 use crate::job::{BlockSizes, PerDir, Rw};
 
@@ -111,4 +112,62 @@ fn blocks_too_small_for_their_header_are_refused() {
     job.block_sizes = PerDir::all(BlockSizes::Fixed(104));
     let e = Verifier::new(&job, 1).unwrap_err().to_string();
     assert_eq!(e, "bs=104: verify=sha256 puts 104 bytes in front of every block; raise bs to 512 or more (job 'v')");
+}
+
+#[test]
+fn a_bad_block_is_dumped_beside_what_it_should_be() {
+    let set: fn(&mut Job) = |j| {
+        j.verify_dump = true;
+        (j.verify_interval, j.verify_offset) = (Some(1024), Some(300));
+    };
+    for kind in KINDS {
+        let mut v = verifier(kind, set);
+        let good = block(&v, 4096);
+        let mut dump = |at: usize, expect| {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            (v.check(&bad, OFFSET, expect).unwrap_err().dump.expect("the job dumps"), bad)
+        };
+        for expect in [Expect::Valid, Expect::Exactly(STAMP)] {
+            let (found, bad) = dump(2048 + 20, expect);
+            assert_eq!((found.offset, &found.received[..]), (OFFSET + 2048, &bad[2048..3072]));
+            assert_eq!(found.expected.as_deref(), Some(&good[2048..3072]), "{kind:?} {expect:?}");
+            let (found, _) = dump(300, expect);
+            assert_eq!((found.offset, found.expected.is_none(), found.parts()[0].0), (OFFSET, true, "hdr_fail"));
+        }
+    }
+    let mut v = verifier(VerifyKind::Crc32c, |j| (j.verify_dump, j.verify_header_seed) = (true, false));
+    let good = block(&v, 4096);
+    let mut bad = good.clone();
+    bad[2000] ^= 1;
+    let found = v.check(&bad, OFFSET, Expect::Exactly(Stamp { seed: 1, ..STAMP })).unwrap_err().dump.unwrap();
+    assert!(found.expected == Some(good), "its data is that of its own seed");
+    let mut v = verifier(VerifyKind::Crc32c, |_| ());
+    assert_eq!(v.check(&[0; 4096], OFFSET, Expect::Valid).unwrap_err().dump, None, "only if it is asked for");
+}
+
+#[test]
+fn number_and_seed_are_checked_unless_told_otherwise() {
+    let other = Expect::Exactly(Stamp { seed: 1, number: 8 });
+    for (number, seed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut v = verifier(VerifyKind::Md5, |j| (j.verify_write_sequence, j.verify_header_seed) = (number, seed));
+        let good = block(&v, 4096);
+        let found = fault(&mut v, &good, OFFSET, other);
+        let expected = match (number, seed) {
+            (true, _) => Some(Fault::Stale { got: 7, want: 8 }),
+            (false, true) => Some(Fault::Seed { got: STAMP.seed, want: 1 }),
+            (false, false) => None,
+        };
+        assert_eq!(found, expected, "number {number}, seed {seed}");
+    }
+}
+
+#[test]
+fn a_state_above_its_limit_is_not_kept() {
+    let mut job = Job::new("v");
+    (job.rw, job.verify) = (Rw { mode: RwMode::Write, random: false }, Some(VerifyKind::Md5));
+    job.iodepth = 1 << 16;
+    assert!(Completions::new(&job, 1, 16).is_some() && Completions::new(&job, 1, 17).is_none());
+    job.verify_only = true;
+    assert!(Completions::new(&job, 1, 1).is_none(), "the state of the writes stays");
 }

@@ -178,6 +178,89 @@ fn thinktime_pauses_after_its_blocks_with_nothing_out() {
     assert!(gaps.windows(2).all(|w| (16..=20).contains(&(w[1] - w[0]))), "{gaps:?}");
 }
 
+/// Runs a job on a device that ends each I/O `latency_ns` after its issue. The I/Os of a bunch differ by microseconds.
+fn on_a_slow_device(job: &Job, latency_ns: u64) -> JobStats {
+    let mut t = JobThread::new(job, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap();
+    let (mut now, mut out) = (5_000, Vec::new());
+    let mut unsubmitted = 0;
+    loop {
+        now += 1_000;
+        let next = t.next(Instant::from_ns(now));
+        if let Next::Io(io) = next {
+            out.push((now + latency_ns, io.slot));
+            unsubmitted += 1;
+            continue;
+        }
+        if std::mem::take(&mut unsubmitted) > 0 {
+            t.submitted(Instant::from_ns(now));
+        }
+        match next {
+            Next::Reap { min, .. } => {
+                for _ in 0..min.max(1) {
+                    out.sort_unstable_by(|a, b| b.cmp(a));
+                    let (ends, slot) = out.pop().unwrap();
+                    now = now.max(ends);
+                    assert!(!t.complete(slot, BlkStatus::Ok, Instant::from_ns(now)).needs_verify);
+                }
+                t.reaped(min);
+            }
+            Next::Wait(until) => now = now.max(until.as_ns()),
+            _ => return t.stats().clone(),
+        }
+    }
+}
+
+/// On a device that completes one I/O per latency and depth, the measured rate must be that, whatever the ramp cuts off.
+#[test]
+fn a_ramp_does_not_change_the_rate_of_slow_devices() {
+    for ramp_ms in [0, 300, 1000, 1100, 1700] {
+        // None divides 3 s: a bunch that ends with the run would be issued again in part.
+        for latency_ms in [7, 41, 400, 700, 1300] {
+            for depth in [1, 4, 32] {
+                let j = job(RwMode::Read, true, |j| {
+                    (j.time_based, j.runtime_ns, j.ramp_time_ns) = (true, Some(3 * SEC), ramp_ms * MS);
+                    (j.iodepth, j.iodepth_low) = (depth, depth);
+                });
+                let s = on_a_slow_device(&j, latency_ms * MS);
+                let what = format!("ramp {ramp_ms} ms, latency {latency_ms} ms, depth {depth}");
+                assert!(s.runtime_ns >= 3 * SEC, "{what}: {} ns", s.runtime_ns);
+                let iops = s.total_ios() as f64 * 1e9 / s.runtime_ns as f64;
+                let truth = f64::from(depth) * 1000.0 / latency_ms as f64;
+                assert!((iops / truth - 1.0).abs() < 0.04, "{what}: {iops:.2} IOPS, truth {truth:.2}");
+            }
+        }
+    }
+}
+
+/// Between the end of the ramp and the end of the bunch, a job that waits for its rate must not be asked again at once.
+#[test]
+fn a_rated_job_does_not_spin_at_the_end_of_its_ramp() {
+    let j = job(RwMode::Read, true, |j| {
+        (j.time_based, j.runtime_ns, j.ramp_time_ns) = (true, Some(SEC), SEC);
+        (j.iodepth, j.iodepth_low, j.rate_iops) = (4, 4, PerDir::all(Some(10)));
+    });
+    let mut t = JobThread::new(&j, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap();
+    let (mut now, mut out) = (0u64, Vec::new());
+    for _ in 0..1000 {
+        match t.next(Instant::from_ns(now)) {
+            Next::Io(io) => out.push((now + 350 * MS, io.slot)),
+            Next::Done => return,
+            other => {
+                t.submitted(Instant::from_ns(now));
+                let ends = out.iter().map(|(ends, _)| *ends).min();
+                let until = if let Next::Wait(until) = other { until.as_ns() } else { u64::MAX };
+                assert!(until > now, "waits for the past");
+                now = until.min(ends.unwrap_or(u64::MAX));
+                while let Some(n) = out.iter().position(|(ends, _)| *ends <= now) {
+                    let (_, slot) = out.remove(n);
+                    assert!(!t.complete_one(slot, BlkStatus::Ok, Instant::from_ns(now)).needs_verify);
+                }
+            }
+        }
+    }
+    panic!("is not done after 1000 steps");
+}
+
 #[test]
 fn ramp_time_is_not_measured_and_runtime_counts_from_its_end() {
     let j = job(RwMode::Read, true, |j| {
@@ -217,6 +300,26 @@ fn flushes_come_after_their_writes_and_at_the_end() {
     let stats = harness.thread.stats();
     assert_eq!((stats.sync.ios, stats.total_ios()), (25, 256), "fio does not count end_fsync");
     assert_eq!(harness.max_out, 4, "a flush takes a slot like any I/O");
+}
+
+/// A flush covers only writes that have completed: one with others in flight is not the last.
+#[test]
+fn the_last_flush_covers_all_writes() {
+    let mut spared = 0;
+    for (iodepth, seed) in [1, 4].into_iter().flat_map(|iodepth| (1..=20).map(move |seed| (iodepth, seed))) {
+        let j = job(RwMode::Write, false, |j| {
+            (j.fsync_every, j.end_fsync) = (1, true);
+            (j.time_based, j.runtime_ns) = (true, Some(2 * MS));
+            depth(j, iodepth);
+        });
+        let harness = ran(&j, seed);
+        let last = harness.trace.last().unwrap();
+        assert_eq!((last.io.op, last.others), (Op::Flush, 0), "depth {iodepth}, seed {seed}");
+        let twice = harness.trace.windows(2).any(|pair| pair[0].io.op == Op::Flush && pair[1].io.op == Op::Flush);
+        assert!(iodepth > 1 || !twice, "the first covers all, seed {seed}");
+        spared += u32::from(iodepth == 1 && harness.thread.stats().sync.ios as usize == harness.count(Op::Flush));
+    }
+    assert!(spared > 0, "some runs end with a flush of fsync");
 }
 
 #[test]
@@ -311,6 +414,21 @@ fn rewritten_blocks_are_verified_as_last_written() {
         let s = harness.thread.stats();
         assert_eq!(harness.verify_errors.first(), None, "seed {seed}");
         assert!(s.verified > 5 && s.verified < harness.count(Op::Write) as u64, "{} blocks survived", s.verified);
+    }
+}
+
+/// A random map does not know the sequential blocks of a random job, so a pass may write a block twice. Read back in the order of the
+/// writes, the first of them would look damaged.
+#[test]
+fn blocks_that_no_map_knows_are_verified_as_last_written() {
+    for seed in 1..=5 {
+        let j = job(RwMode::Write, true, |j| {
+            (j.percentage_random, j.verify) = (PerDir::all(50), Some(VerifyKind::Crc32c));
+            depth(j, 16);
+        });
+        let harness = ran(&j, seed);
+        assert_eq!(harness.verify_errors.first(), None, "seed {seed}");
+        assert!(harness.thread.stats().verified < harness.count(Op::Write) as u64, "no block was written twice");
     }
 }
 

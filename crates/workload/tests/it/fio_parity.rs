@@ -9,15 +9,18 @@ use blk::bio::Op;
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use common::{KIB, MIB, fio_is_3_33};
+use std::collections::{HashMap, VecDeque};
 use std::process::Command;
-use workload::engine::{JobThread, Next, ThreadId};
+use workload::engine::{IoReq, JobThread, Next, ThreadId};
+use workload::error::SetupError;
 use workload::job::*;
+use workload::stats::JobStats;
 
 /// (operation, offset, length), a flush being ("sync", 0, 0).
-type Step = (&'static str, u64, u64);
+pub type Step = (&'static str, u64, u64);
 
 /// Returns the I/O that fio issues for the job in `args`.
-fn fio_steps(name: &str, args: &str) -> Vec<Step> {
+pub fn fio_steps(name: &str, args: &str) -> Vec<Step> {
     let dir = std::env::temp_dir().join(format!("mqblk-parity-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let run = Command::new("fio")
@@ -34,7 +37,7 @@ fn fio_steps(name: &str, args: &str) -> Vec<Step> {
     log.lines().filter_map(step_of_line).collect()
 }
 
-fn step_of_line(line: &str) -> Option<Step> {
+pub fn step_of_line(line: &str) -> Option<Step> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |i: usize| words.get(i).and_then(|w| w.parse().ok()).unwrap_or(0);
     match words.get(2)? {
@@ -46,12 +49,25 @@ fn step_of_line(line: &str) -> Option<Step> {
     }
 }
 
-/// Returns the I/O that the engine issues to a device that takes no time.
-fn our_steps(job: &Job, target_bytes: u64) -> Vec<Step> {
-    let id = ThreadId { instance: 0, number: 1, entropy: 0 };
-    let mut thread = JobThread::new(job, id, target_bytes).unwrap();
-    let mut buf = vec![0; thread.max_io_bytes() as usize];
-    let (mut now, mut out, mut steps) = (Instant::ZERO, Vec::new(), Vec::new());
+/// Returns the I/O that thread `number` of a file issues to a device that takes no time, and its measurements.
+pub fn our_steps(job: &Job, number: u32, target_bytes: u64) -> Result<(Vec<Step>, JobStats), SetupError> {
+    let id = ThreadId { instance: 0, number, entropy: 0 };
+    let (steps, stats) = steps_of(JobThread::new(job, id, target_bytes)?);
+    Ok((steps.into_iter().map(|(_, step)| step).collect(), stats))
+}
+
+/// The data of each file.
+pub type Data = HashMap<u32, Vec<u8>>;
+
+/// Returns the I/Os of a thread on devices that take no time, each with the number of its file.
+pub fn steps_of(thread: JobThread) -> (Vec<(u32, Step)>, JobStats) {
+    steps_on(None, thread)
+}
+
+/// As [`steps_of`], on files with this data, if there is any.
+pub fn steps_on(mut data: Option<&mut Data>, mut thread: JobThread) -> (Vec<(u32, Step)>, JobStats) {
+    let mut bufs = vec![vec![0; thread.max_io_bytes() as usize]; thread.depth() as usize];
+    let (mut now, mut out, mut steps) = (Instant::ZERO, VecDeque::new(), Vec::new());
     loop {
         now = now + Duration::from_ns(100);
         match thread.next(now) {
@@ -63,24 +79,43 @@ fn our_steps(job: &Job, target_bytes: u64) -> Vec<Step> {
                     _ => "sync",
                 };
                 if io.fill {
-                    thread.fill(io.slot, &mut buf[..io.len_bytes as usize]);
+                    thread.fill(io.slot, &mut bufs[io.slot as usize][..io.len_bytes as usize]);
                 }
-                steps.push((op, io.offset_bytes, u64::from(io.len_bytes)));
-                out.push(io.slot);
+                steps.push((io.target, (op, io.offset_bytes, u64::from(io.len_bytes))));
+                out.push_back(io);
             }
             other => {
                 thread.submitted(now);
                 match other {
                     Next::Reap { min, .. } => {
-                        for slot in out.drain(..(min as usize).max(1).min(out.len())) {
-                            assert!(!thread.complete(slot, BlkStatus::Ok, now).needs_verify);
+                        for io in out.drain(..(min as usize).max(1).min(out.len())) {
+                            let buf = &mut bufs[io.slot as usize][..io.len_bytes as usize];
+                            if let Some(data) = &mut data {
+                                transfer(data, &io, buf);
+                            }
+                            if thread.complete(io.slot, BlkStatus::Ok, now).needs_verify {
+                                _ = thread.verify(io.slot, buf);
+                            }
                         }
                     }
                     Next::Wait(t) | Next::Spin(t) => now = t,
-                    _ => return steps,
+                    _ => return (steps, thread.stats().clone()),
                 }
             }
         }
+    }
+}
+
+fn transfer(data: &mut Data, io: &IoReq, buf: &mut [u8]) {
+    let bytes = data.entry(io.target).or_default();
+    let end = io.offset_bytes as usize + buf.len();
+    if matches!(io.op, Op::Read | Op::Write) && bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    match io.op {
+        Op::Read => buf.copy_from_slice(&bytes[io.offset_bytes as usize..end]),
+        Op::Write => bytes[io.offset_bytes as usize..end].copy_from_slice(buf),
+        _ => {}
     }
 }
 
@@ -88,7 +123,7 @@ fn same(name: &str, args: &str, set: impl FnOnce(&mut Job)) {
     let mut job = Job::new("a");
     job.size = Some(Extent::Bytes(MIB));
     set(&mut job);
-    let ours = our_steps(&job, if job.size.is_some() { 4 * MIB } else { 64 << 30 });
+    let (ours, _) = our_steps(&job, 1, if job.size.is_some() { 4 * MIB } else { 64 << 30 }).unwrap();
     let theirs = fio_steps(name, args);
     assert!(theirs.len() > 2, "{name}: fio did {} I/Os", theirs.len());
     if let Some(i) = (0..ours.len().max(theirs.len())).find(|&i| ours.get(i) != theirs.get(i)) {
@@ -137,7 +172,7 @@ fn uniform_offsets_are_fio_s() {
     });
     same("seed", "--rw=randread --size=1m --bs=4k --randrepeat=0 --randseed=77", |j| {
         j.rw = rw(RwMode::Read, true);
-        (j.randrepeat, j.randseed) = (true, 77);
+        (j.randrepeat, j.randseed) = (true, Some(77));
     });
     same("large", "--rw=randread --size=64g --bs=4k --norandommap=1 --number_ios=3000", |j| {
         j.rw = rw(RwMode::Read, true);
@@ -262,6 +297,11 @@ fn sizes_are_fio_s() {
         j.rw = rw(RwMode::Read, true);
         j.block_sizes = PerDir::all(split);
         j.norandommap = true;
+    });
+    same("per-dir-map", "--rw=randwrite --size=1m --bs=,8k", |j| {
+        j.rw = rw(RwMode::Write, true);
+        j.block_sizes =
+            PerDir { write: BlockSizes::Fixed(8 * KIB), trim: BlockSizes::Fixed(8 * KIB), ..j.block_sizes.clone() };
     });
     same("per-dir", "--rw=randrw --size=1m --bs=4k,16k --norandommap=1", |j| {
         j.rw = rw(RwMode::ReadWrite, true);

@@ -135,11 +135,10 @@ fn check_job(job: &Job) {
         assert!(
             sizes.min_bytes() >= 1 && sizes.min_bytes() <= sizes.max_bytes() && sizes.max_bytes() <= BLOCK_BYTES_MAX
         );
-        assert_eq!((sizes.min_bytes() % 512, sizes.max_bytes() % 512), (0, 0));
         if let BlockSizes::Split(split) = sizes {
-            assert_eq!(split.iter().map(|s| s.pct).sum::<u32>(), 100);
+            assert!(split.iter().any(|s| s.pct > 0), "{split:?}");
         }
-        assert!(job.blockalign_bytes[dir].is_none_or(|align| align > 0 && align % 512 == 0));
+        assert!(job.blockalign_bytes[dir].is_none_or(|align| align > 0));
         assert!(job.percentage_random[dir] <= 100);
         check_distribution(&job.random_distribution[dir]);
         assert!(job.rate_bytes_per_s[dir].is_none_or(|r| r > 0) && job.rate_iops[dir].is_none_or(|r| r > 0));
@@ -155,7 +154,7 @@ fn check_job(job: &Job) {
     job.verify_pattern.iter().for_each(pattern);
     assert!(job.percentile_list.iter().all(|p| *p > 0.0 && *p <= 100.0) && job.percentile_list.is_sorted());
     assert!(job.cpus_allowed.as_ref().is_none_or(|cpus| !cpus.is_empty() && cpus.iter().all(|c| *c < 4)));
-    assert!(!job.file_name(1, &|_| false).is_empty());
+    assert!(!job.file_name(1, 0, &|_| false).is_empty());
 }
 
 fn check_distribution(distribution: &Distribution) {

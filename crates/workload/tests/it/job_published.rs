@@ -36,6 +36,6 @@ fn both_job_pairs_of_the_cloud_disk_experiment() {
         assert_eq!(write.size, Some(Extent::Bytes(sizes[1] << 30)));
         // Each instance reads a file of its own; the writer has one.
         let no_target = |_: &str| false;
-        assert_ne!(read.file_name(0, &no_target), read.file_name(1, &no_target));
+        assert_ne!(read.file_name(0, 0, &no_target), read.file_name(1, 0, &no_target));
     }
 }

@@ -58,7 +58,7 @@ fn a_name_overrides_the_section_but_not_from_global() {
 fn comments_end_a_value_wherever_they_stand() {
     let file = parse("[a]\nbs=8k ; eight\nrw=write\t# all\n  ; whole line\nfilename=a#b\n");
     assert_eq!(file.jobs[0].block_sizes.write.max_bytes(), 8192);
-    assert_eq!(file.jobs[0].filename.as_deref(), Some("a"));
+    assert_eq!(file.jobs[0].filename, ["a"]);
     assert_eq!(file.warnings.len(), 1, "the cut inside a word is told: {:?}", file.warnings);
     assert!(file.warnings[0].to_string().contains("t.fio:5: filename=a#b: '#' begins a comment"));
 }
@@ -88,13 +88,13 @@ fn sections_are_refused_where_fio_guesses() {
 
 #[test]
 fn several_lines_are_told_in_order_one_error_each() {
-    let message = try_parse("[global]\nbz=4k\n[a]\niodepth=0\nflow=3\nrw=raed\n[b]\nsize=1x\ntime_based\n")
+    let message = try_parse("[global]\nbz=4k\n[a]\niodepth=0\natomic=1\nrw=raed\n[b]\nsize=1x\ntime_based\n")
         .expect_err("five errors")
         .to_string();
     let expected = "\
         t.fio:2: bz=4k: is no option of fio (job 'global'); did you mean 'bs'?\n\
         t.fio:4: iodepth=0: must be 1..=65536 (job 'a')\n\
-        t.fio:5: flow=3: not supported by mqblk (job 'a'); use rate or rate_iops to hold jobs in proportion\n\
+        t.fio:5: atomic=1: not supported by mqblk (job 'a'); remove the line; mqblk has no atomic writes\n\
         t.fio:6: rw=raed: is no I/O pattern (job 'a'); did you mean 'read'? use one of read, write, trim, randread, \
         randwrite, randtrim, rw, readwrite, randrw, trimwrite, randtrimwrite\n\
         t.fio:8: size=1x: has no unit 'x' (job 'b'); units of data are k, m, g, t, p (also kb, kib, b)\n\
@@ -104,7 +104,7 @@ fn several_lines_are_told_in_order_one_error_each() {
 
 #[test]
 fn a_job_may_override_what_its_global_has_unsupported() {
-    let file = parse("[global]\nioengine=sg\nnrfiles=4\n[a]\nioengine=libaio\nnrfiles=1\n");
+    let file = parse("[global]\nioengine=sg\nfile_append=1\n[a]\nioengine=libaio\nfile_append=0\n");
     assert_eq!(file.jobs[0].ioengine, IoEngine::Libaio);
     let message =
         try_parse("[global]\nioengine=sg\n[a]\nioengine=libaio\n[b]\n[c]\n").expect_err("b has sg").to_string();
@@ -245,8 +245,10 @@ fn ranges_and_splits() {
     assert_eq!(weights("bssplit=4k/10:64k/50:32k/40"), [(4096, 10), (65536, 50), (32768, 40)]);
     assert_eq!(weights("bssplit=4k/50:1k/:32k/"), [(4096, 50), (1024, 25), (32768, 25)]);
     assert_eq!(weights("bssplit=4k/:8k:16k/"), [(4096, 33), (8192, 33), (16384, 34)]);
-    assert!(refusal("bssplit=4k/60:8k/50").contains("sum to 110"));
-    assert!(refusal("bssplit=4k/10:8k/10").contains("sum to 20"));
+    assert!(refusal("bssplit=4k/60:8k/50:1k/").contains("sum to 110"));
+    for odd in ["bssplit=4k/60:8k/50", "bssplit=4k/10:8k/10"] {
+        assert!(warnings(odd).contains("do not sum to 100"), "{odd}");
+    }
     assert!(refusal("bsrange=4k").contains("is not a range"));
     let both = "bsrange=1k-4k\nbs=8k";
     assert_eq!(read(both).max_bytes(), 4096, "bsrange wins in fio wherever it stands");
@@ -268,7 +270,7 @@ fn rw_forms_and_modifiers() {
     assert_eq!(job("rw=randread:8\nrw_sequencer=identical").rw_sequencer, RwSequencer::Identical);
     assert_eq!(job("rw=randread:8\nrw=read").seq_offset_add_bytes, 0, "the last rw replaces the modifier too");
     assert!(refusal("rw=randread:-1").contains("has a modifier outside 0..="));
-    assert!(refusal("rw=read:100").contains("whole sectors"));
+    assert_eq!(job("rw=read:100").seq_offset_add_bytes, 100);
     let (both, trims) = (job("rw=rw").rw, job("rw=trimwrite").rw);
     assert!(both.has(Dir::Read) && both.has(Dir::Write) && !both.has(Dir::Trim));
     assert!(!trims.has(Dir::Read) && trims.has(Dir::Write) && trims.has(Dir::Trim));
@@ -351,7 +353,7 @@ fn distributions() {
     assert_eq!(zones("zoned:60/10:30/20:8/30:2/40"), [(60, pct(10)), (30, pct(20)), (8, pct(30)), (2, pct(40))]);
     assert_eq!(zones("zoned:50/5:30/15:20/"), [(50, pct(5)), (30, pct(15)), (20, pct(80))]);
     assert_eq!(zones("zoned_abs:60/20g:40/1g"), [(60, Extent::Bytes(20 << 30)), (40, Extent::Bytes(1 << 30))]);
-    assert!(job("rw=randread\nrandom_distribution=zipf:1.2").norandommap, "fio turns the random map off");
+    assert!(job("rw=randread\nrandom_distribution=zipf:1.2").has_no_map(), "fio turns the random map off");
     for (value, part) in [
         ("zipf:1", "theta out of range"),
         ("zipf:0", "theta out of range"),
@@ -384,8 +386,22 @@ fn verification() {
     assert_eq!(job("rw=trim\nverify=md5").verify, None);
     assert!(refusal("rw=write\nverify=pattern").contains("needs a pattern"));
     assert!(refusal("rw=write\nverify_pattern=1").contains("add verify=pattern"));
-    assert!(refusal("verify=sha512").contains("a check that mqblk does not have"));
+    assert_eq!(job("rw=write\nverify=sha3-384").verify, Some(VerifyKind::Sha3_384));
     assert!(refusal("verify=sha2").contains("is no check"));
+    let help = find_option("verify").expect("an option").help;
+    assert!(VerifyKind::ALL.iter().all(|(_, name)| help.contains(name)), "{help}");
+    for (lines, why) in [
+        ("rw=read\nverify=md5\ntrim_backlog=4", "in a job that does not write"),
+        ("rw=write\ntrim_backlog=4", "without verify; add verify=crc32c"),
+        ("rw=write\nverify=md5\ndo_verify=0\ntrim_backlog=4", "with do_verify=0"),
+        ("rw=write\nverify=md5", "without trim_backlog"),
+    ] {
+        let warned = warnings(&format!("{lines}\ntrim_percentage=10"));
+        assert!(warned.contains(&format!("trim_percentage=10: has no effect {why}")), "{warned}");
+    }
+    let trims = "rw=write\nverify=md5\ntrim_percentage=10\ntrim_backlog=4";
+    assert_eq!(warnings(trims), "");
+    assert!(refusal(&format!("{trims}\nverify_only=1")).contains("does not work with trim_percentage"));
     let random = "rw=randwrite\nverify=md5\nnorandommap\nioengine=libaio\niodepth=4";
     assert!(warnings(random).contains("norandommap: with verify and iodepth above 1"), "{}", warnings(random));
     assert!(refusal(&format!("{random}\nbsrange=1k-4k")).contains("overlap in part"));
@@ -414,9 +430,10 @@ fn regions_are_checked_without_a_device() {
     assert!(refusal("size=8191p\noffset=8191p").contains("beyond the largest file offset"));
     assert!(refusal("size=1m\noffset_increment=8p\nnumjobs=1024\noffset=4096p").contains("beyond the largest file"));
     assert!(refusal("offset=1m\nfilesize=1m").contains("starts beyond the end of the file"));
-    assert!(refusal("filesize=1m-2m").contains("is a range of file sizes"));
-    assert!(refusal("bs=1000").contains("must be whole sectors of 512 bytes"));
-    assert!(refusal("offset=100").contains("must be whole sectors"));
+    assert_eq!(job("filesize=1m-2m").filesize_range, Some((1 << 20, 2 << 20)));
+    assert_eq!(job("filesize=1m-1m").filesize_bytes, Some(1 << 20));
+    assert_eq!((job("bs=1000").min_block_bytes(), job("offset=100").offset), (1000, Extent::Bytes(100)));
+    assert!(refusal("workload=oltp\nsize=1m\nbs=1000").contains("must be whole sectors of 512 bytes"));
     assert!(refusal("size=99999999999999999999").contains("is too large"));
     assert!(refusal(&format!("size={}", "9".repeat(60))).contains("is too large"));
     assert!(refusal("size=-1").contains("must be at least 0"));
@@ -437,7 +454,7 @@ fn units_that_surprise_are_told() {
 #[test]
 fn names_of_files() {
     let targets = |name: &str| name.starts_with("null:");
-    let name = |lines: &str, n: u32| job(lines).file_name(n, &targets);
+    let name = |lines: &str, n: u32| job(lines).file_name(n, 0, &targets);
     assert_eq!(name("", 0), "a.0.0");
     assert_eq!(name("", 3), "a.3.0");
     assert_eq!(name("filename_format=f.$jobname-$jobnum/$filenum", 3), "f.a-3/0");
@@ -447,10 +464,44 @@ fn names_of_files() {
     assert_eq!(name("directory=d\\:1\nfilename=f\\:1", 1), "d:1/f:1");
     assert_eq!(name("directory=/x/d\nfilename=/x/absx", 1), "/x/d/x/absx", "as fio does");
     assert_eq!(name("directory=/x\nfilename=null:size=1g", 1), "null:size=1g");
-    assert!(refusal("filename=/dev/sda:/dev/sdb").contains("names several files"));
     assert!(refusal("filename=-").contains("is standard input or output"));
-    assert!(refusal("nrfiles=2").contains("an instance of a job works on one file"));
     assert!(refusal("directory=a::b").contains("empty directory name"));
+}
+
+/// What fio does with these options, as its logs show.
+#[test]
+fn names_of_several_files() {
+    let targets = |name: &str| name.starts_with("null:");
+    let names = |text: &str, n: u32| {
+        let file = parse(text);
+        file.jobs.last().expect("a job").file_names(n, &targets).join(" ")
+    };
+    assert_eq!(names("[a]\nnrfiles=2\n", 3), "a.3.0 a.3.1");
+    assert_eq!(names("[a]\nnrfiles=2\ndirectory=x:y\n", 1), "y/a.1.0 y/a.1.1");
+    assert_eq!(names("[a]\nfilename=a:b\\:c:/d\n", 0), "a b:c /d");
+    assert_eq!(names("[a]\nfilename=::a:\nnrfiles=9\n", 0), "a");
+    assert_eq!(names("[a]\nfilename=null:size=1g\nfilename=b\n", 0), "null:size=1g b");
+    assert_eq!(names("[a]\nfilename=null\\:size=1g:b\n", 0), "null:size=1g b", "a target in a list is escaped");
+    assert_eq!(names("[global]\nfilename=a\n[j]\nfilename=b\nfilename=c:a\n", 0), "a b c a", "names add up");
+    assert_eq!(names("[a]\nfilename=a:b:c\nnrfiles=2\n", 0), "a b c", "names count more than nrfiles");
+    assert_eq!(names("[global]\nfilename=a:b:c\n[j]\nnrfiles=2\n", 0), "a b");
+    assert_eq!(names("[global]\nnrfiles=2\n[j]\nfilename=a:b:c\n", 0), "a b c");
+    let files_below: &dyn Fn(&str) -> Result<Vec<String>, String> = &|dir| match dir {
+        "no" => Err("cannot be read".to_owned()),
+        dir => Ok(vec![format!("{dir}/1"), format!("{dir}/2:3")]),
+    };
+    let context = ParseContext { files_below, ..ParseContext::bare("t.fio") };
+    let below = |text: &str| JobFile::parse_str(text, &context, &[]);
+    let found = below("[a]\nfilename=c\nopendir=dir\n").expect("a directory");
+    assert_eq!(found.jobs[0].file_names(0, &targets).join(" "), "dir/1 dir/2:3 c");
+    let message = below("[a]\nopendir=no\n").expect_err("no directory").to_string();
+    assert!(message.starts_with("t.fio:2: opendir=no: cannot be read"), "{message}");
+    assert!(refusal("file_service_type=zip").contains("did you mean 'zipf'?"));
+    assert!(refusal("file_service_type=random:x").contains("has a number of I/Os that is none"));
+    assert!(refusal("file_service_type=zipf:1").contains("has a theta out of range"));
+    assert!(refusal("file_service_type=gauss:1:2").contains("the center must be 0..=1"));
+    assert!(refusal("filename=:").contains("names no file"));
+    assert!(refusal("nrfiles=70000").contains("must be"));
 }
 
 #[test]
@@ -489,6 +540,28 @@ fn percentiles() {
 }
 
 #[test]
+fn logs_have_fio_s_names_and_windows() {
+    let names = |lines: &str| job(lines).log_files(4).into_iter().map(|(_, name)| name).collect::<Vec<_>>();
+    assert_eq!(names("log_avg_msec=10"), [""; 0]);
+    assert_eq!(
+        names("write_lat_log=x/y\nwrite_hist_log=\nwrite_bw_log\nwrite_iops_log=rate"),
+        ["x/y_lat.4.log", "x/y_slat.4.log", "x/y_clat.4.log", "a_clat_hist.4.log", "a_bw.4.log", "rate_iops.4.log"]
+    );
+    assert_eq!(names("write_bw_log\nper_job_logs=0"), ["a_bw.log"]);
+    assert_eq!(names("write_lat_log\ndisable_slat=1\ndisable_lat=1"), ["a_clat.4.log"]);
+    assert_eq!(names("write_lat_log\ngtod_reduce=1\ndisable_lat=0"), ["a_lat.4.log"]);
+    let window = |lines: &str| job(lines).logs.bw;
+    let of = |log: RateLog| (log.each_io, log.interval_ms);
+    assert_eq!(of(window("log_avg_msec=100")), (false, 500), "no log");
+    assert_eq!(of(window("write_bw_log")), (true, 500));
+    assert_eq!(of(window("write_bw_log\nlog_avg_msec=100")), (false, 100));
+    assert_eq!(of(window("write_bw_log\nlog_avg_msec=100\nbwavgtime=500")), (false, 500));
+    assert_eq!(of(window("write_bw_log\nbwavgtime=200")), (true, 200));
+    assert_eq!(of(window("write_bw_log\nlog_avg_msec=100\nbwavgtime=0")), (true, 500));
+    assert!(refusal("log_hist_coarseness=7").contains("0..=6"));
+}
+
+#[test]
 fn flags_and_booleans() {
     assert!(job("time_based\nruntime=1").time_based);
     assert!(!job("norandommap=0").norandommap);
@@ -497,7 +570,7 @@ fn flags_and_booleans() {
     assert!(refusal("thread=").contains("has an empty value"));
     assert!(job("direct=0\nbuffered=0").direct, "the last of the two wins");
     assert_eq!(warnings("thread\ncreate_serialize=0\nlog_avg_msec=10"), "");
-    assert!(warnings("write_lat_log=x").contains("write_lat_log=x: ignored: mqblk writes no per-interval logs"));
+    assert_eq!(warnings("gtod_cpu=1\nclocksource=cpu\ngtod_reduce=1"), "");
     assert!(
         refusal("log_avg_msec=x").contains("is not a whole number"),
         "an option without effect must still be well formed"
@@ -537,11 +610,44 @@ fn sections_that_are_not_asked_for_are_not_checked() {
     assert_eq!(only(&["x"]), Err("--section: x: t.fio has no such job; it has good, bad, last".to_owned()));
 }
 
+/// `fio_random.rs` compares the I/Os of such jobs with fio's.
 #[test]
-fn either_of_two_flags_makes_a_job_repeat() {
-    let repeats = |lines: &str| job(lines).randrepeat;
-    assert!(repeats("") && repeats("randrepeat=0\nallrandrepeat=1") && repeats("allrandrepeat=0"));
+fn a_map_over_sizes_that_differ_is_warned_of() {
+    let warned = |lines: &str| warnings(lines).contains("would begin past the end");
+    assert!(warned("rw=randwrite\nbs=,8k") && warned("rw=randrw\nbssplit=4k/50:8k/50,16k/100"));
+    assert!(
+        warned("rw=randwrite\nbs=4k\nba=64k\nrandom_distribution=zipf")
+            && warned("rw=randrw\nbs=4k,8k\nnorandommap\nrandom_generator=lfsr")
+    );
+    for lines in ["rw=randwrite\nbs=4k,,8k", "rw=randrw\nbs=4k,8k\nnorandommap", "rw=write\nbs=,8k"] {
+        assert!(!warned(lines), "{lines}");
+    }
+}
+
+#[test]
+fn a_stonewall_of_all_jobs_stays() {
+    let context = ParseContext::bare("t.fio");
+    let file = JobFile::parse_str("[global]\nstonewall\n[a]\n[b]\n[c]\n", &context, &[]).expect("valid");
+    assert!(file.jobs.iter().all(|j| j.stonewall));
+    let files = [("1.fio", "[global]\nbs=8k\n[a]\n"), ("2.fio", "[b]\n[c]\n")];
+    let only = ["a".to_owned(), "c".to_owned()];
+    let context = ParseContext { sections: &only, ..context };
+    let file = JobFile::parse(&CommandLine::default(), &files, &context, &[]).expect("valid");
+    let of_c = &file.jobs[1];
+    assert!(
+        of_c.stonewall && of_c.block_sizes.read == BlockSizes::Fixed(4096),
+        "a file begins although its first job is left out"
+    );
+}
+
+#[test]
+fn either_of_three_options_makes_a_job_repeat() {
+    let repeats = |lines: &str| job(lines).seeds(1, 1) == job(lines).seeds(2, 1);
+    for lines in ["", "allrandrepeat=0", "randrepeat=0\nallrandrepeat=1", "randrepeat=0\nrandseed=5"] {
+        assert!(repeats(lines), "{lines}");
+    }
     assert!(!repeats("randrepeat=0") && !repeats("randrepeat=0\nallrandrepeat=0"));
+    assert_eq!(job("randseed=0x89").seeds(1, 1), job("").seeds(1, 1), "fio's default seed");
 }
 
 #[test]

@@ -6,12 +6,17 @@ extern crate mqblk_workload as workload;
 
 mod common;
 
+mod engine_exchange;
 mod engine_jobs;
+mod engine_policies;
 mod engine_props;
+mod fio_files;
 mod fio_parity;
+mod fio_random;
 mod fio_verify;
 mod fuzz_seeds;
 mod hist_oracle;
+mod interval_logs;
 mod job_examples;
 mod job_fio_agreement;
 mod job_fuzz;
@@ -19,3 +24,5 @@ mod job_published;
 mod job_semantics;
 mod job_table;
 mod oltp_sim;
+mod random_jobs;
+mod replay;

@@ -35,7 +35,7 @@ impl World {
         let user_data = u64::from(io.slot);
         let (op, flags, prio) = (io.op, io.flags, io.prio);
         let (sector, nr_sectors) = (Sector(io.offset_bytes >> 9), sectors as u32);
-        self.harness.submit(0, Bio { op, flags, prio, sector, nr_sectors, data, user_data });
+        self.harness.submit(0, Bio { op, flags, prio, user_data, ..Bio::read(sector, nr_sectors, data) });
         if io.commit {
             self.commit();
         }

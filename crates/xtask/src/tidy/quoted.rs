@@ -74,7 +74,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Returns the variants of the `enum Command` in `text`, as clap names them.
+/// Returns the variants of the `enum Command` in `text`, as clap names them, and their aliases.
 fn variants(text: &str) -> BTreeSet<String> {
     let body = text.split_once("pub enum Command {").map_or("", |(_, rest)| rest);
     let body = body.split_once("\n}").map_or(body, |(body, _)| body);
@@ -82,7 +82,8 @@ fn variants(text: &str) -> BTreeSet<String> {
     let names = names.filter(|name| {
         name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|b| b.is_ascii_alphabetic())
     });
-    names.map(kebab).collect()
+    let aliases = body.lines().filter_map(|line| line.split_once("alias = \"")?.1.split('"').next());
+    names.map(kebab).chain(aliases.map(str::to_owned)).collect()
 }
 
 /// Returns `ceph-up` for `CephUp`.

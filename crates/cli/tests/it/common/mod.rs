@@ -390,3 +390,14 @@ impl Done {
 pub fn number(v: &Value, pointer: &str) -> f64 {
     v.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer} in {v:#}"))
 }
+
+/// What a run did: names of jobs, I/Os and bytes per direction.
+pub fn did(v: &Value) -> Vec<(String, [f64; 6])> {
+    let of = |n: usize| {
+        let count = |dir: &str, key: &str| number(v, &format!("/jobs/{n}/{dir}/{key}"));
+        let ios = ["read", "write", "trim"].map(|d| count(d, "total_ios"));
+        let bytes = ["read", "write", "trim"].map(|d| count(d, "io_bytes"));
+        (v["jobs"][n]["jobname"].to_string(), [ios[0], ios[1], ios[2], bytes[0], bytes[1], bytes[2]])
+    };
+    (0..v["jobs"].as_array().expect("a list of jobs").len()).map(of).collect()
+}

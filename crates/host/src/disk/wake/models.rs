@@ -129,14 +129,25 @@ fn two_notifications_at_once_are_both_served() {
 /// Two sleep at one hardware queue and each is told something: the wake-up of one is not used up by the other.
 #[test]
 fn two_sleepers_of_one_hctx_are_both_woken() {
-    explore(|| {
+    both_are_woken(|table, submitter| table.wait(submitter, HctxId::new(0), 1, LONG));
+}
+
+/// The same if one of them leads and the other follows.
+#[test]
+fn a_leader_and_its_follower_are_both_woken() {
+    let long = LONG.unwrap();
+    both_are_woken(move |table, submitter| table.wait_or_follow(submitter, HctxId::new(0), long, long));
+}
+
+fn both_are_woken(wait: impl Fn(&WakeTable, SubmitterId) + Copy + Send + Sync + 'static) {
+    explore(move || {
         let (_, table) = table();
         let work = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let waiter = |i: usize| {
             let (table, work) = (table.clone(), work.clone());
             move || {
                 while !work[i].load(Ordering::Relaxed) {
-                    table.wait(submitter(i as u32), HctxId::new(0), 1, LONG);
+                    wait(&table, submitter(i as u32));
                 }
             }
         };

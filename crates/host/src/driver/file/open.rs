@@ -162,6 +162,7 @@ impl Opened {
         let align = align.unwrap_or(MIN_BLOCK);
         limits.logical_block_size = limits.logical_block_size.max(align);
         limits.physical_block_size = limits.physical_block_size.max(limits.logical_block_size);
+        limits.takes_bytes = !direct && limits.logical_block_size == SECTOR_SIZE;
         limits.read_only |= !options.write;
         // RWF_DSYNC would report, and so use up, the error of an earlier write of the page cache, and nothing shows whose error it is.
         limits.fua = direct;

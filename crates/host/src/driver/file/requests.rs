@@ -13,7 +13,7 @@ use crate::mem::Regions;
 use blk::bio::{Op, OpFlags};
 use blk::driver::readahead::{Range, ReadAhead};
 use blk::driver::{Completions, InFlight, RqRef};
-use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
+use blk::id::SECTOR_SIZE;
 use blk::status::BlkStatus;
 use libc::iovec;
 use std::collections::VecDeque;
@@ -91,15 +91,15 @@ impl Requests {
             Op::Discard => Step::PunchHole,
             Op::WriteZeroes => zeroes(rq.flags(), file).ok_or(BlkStatus::NotSupp)?,
         };
-        let end = rq.sector().0 + u64::from(rq.nr_sectors());
-        let beyond = (end << SECTOR_SHIFT).saturating_sub(file.bytes());
+        let range = rq.bytes();
+        let beyond = range.end.saturating_sub(file.bytes());
         // The request was accepted before the file was shrunk; a write would extend the file again.
         if beyond >= u64::from(SECTOR_SIZE) {
             return Err(BlkStatus::IoErr);
         }
         let memory = self.gather(regions, rq, index, beyond as usize, buffer)?;
-        let left = (u64::from(rq.nr_sectors()) << SECTOR_SHIFT).saturating_sub(beyond);
-        Ok(Operation { step, offset: file.byte_of(rq.sector()), left, memory })
+        let left = (range.end - range.start).saturating_sub(beyond);
+        Ok(Operation { step, offset: file.part.offset + range.start, left, memory })
     }
 
     /// Returns where a request's data is; adjacent pieces are merged. The last `beyond` bytes, less than a sector, lie behind the end of the

@@ -3,7 +3,7 @@
 //! module makes no system calls; it decides about short transfers, retries and fallbacks, the same for all engines.
 
 use blk::driver::InFlight;
-use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
+use blk::id::{SECTOR_SHIFT, Sector};
 use blk::status::BlkStatus;
 use libc::iovec;
 
@@ -86,11 +86,12 @@ impl Slot {
         *self = Slot { rq: Some(rq), op, retries: 0 };
     }
 
-    /// Returns the first sector in the file and the number of sectors of a read that has just begun.
+    /// Returns the first sector in the file and the number of sectors of a read that has just begun. A read that ends within a sector
+    /// leaves that sector to the next one.
     #[inline]
     pub(super) fn read_range(&self) -> Option<(Sector, u32)> {
-        let nr_sectors = self.op.left.div_ceil(SECTOR_SIZE.into()) as u32;
-        (self.op.step == Step::Read).then_some((Sector(self.op.offset >> SECTOR_SHIFT), nr_sectors))
+        let (start, end) = (self.op.offset >> SECTOR_SHIFT, (self.op.offset + self.op.left) >> SECTOR_SHIFT);
+        (self.op.step == Step::Read).then_some((Sector(start), (end - start) as u32))
     }
 
     /// Handles the kernel's answer (bytes, or a negative errno) to the last entry.

@@ -52,6 +52,7 @@ pub fn prepared(jobs: &str, target: &str, stop: &Arc<AtomicBool>) -> Prepared {
         stop: Arc::clone(stop),
         entropy: 1,
         force: false,
+        aux_dir: std::path::Path::new(""),
     };
     prepare(&jobs, plan).expect("can be prepared")
 }

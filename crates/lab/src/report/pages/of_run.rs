@@ -38,6 +38,8 @@ pub struct RunInput<'a> {
     pub started_unix_ms: u64,
     /// Deviations from what was requested.
     pub warnings: &'a [String],
+    /// Rates and latencies of each job over time, if several ran.
+    pub job_slices: &'a [(String, SliceTable)],
     /// The run was interrupted.
     pub stopped: bool,
     /// fio's JSON of the run, for the sidecar.
@@ -57,6 +59,7 @@ pub fn document(input: &RunInput<'_>) -> Document {
     sections.extend(depth_section(&run_points(&detail.jobs)));
     sections.extend(parts::percentiles(&named));
     sections.extend(detail.slices.as_ref().and_then(|t| parts::over_time(&[("all jobs".to_owned(), t)])));
+    sections.extend(parts::jobs_over_time(input.job_slices));
     sections.extend(parts::stages(&[("run".to_owned(), &facts)]));
     sections.extend(parts::balance(&sides));
     sections.push(parts::little(&sides));

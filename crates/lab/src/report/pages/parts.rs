@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use workload::slices::{ROWS, row_range};
 
-use crate::detail::{JobDetail, SliceTable, TargetDetail};
+use crate::detail::{JobDetail, SliceColumn, SliceTable, TargetDetail};
 use crate::results::RawHistogram;
 use crate::setup::Setup;
 use crate::stage::{HctxCounts, StageFacts, StageTimes};
@@ -122,63 +122,134 @@ pub fn percentiles(sides: &[(String, Bins)]) -> Option<Section> {
     Some(Section::new("percentiles", "Latency distribution", lead).with(chart))
 }
 
-/// Rates and latencies over time.
+/// Rates and latencies of all jobs over time.
 pub fn over_time(sides: &[(String, &SliceTable)]) -> Option<Section> {
-    let tables: Vec<(usize, &str, SliceTable)> = sides
-        .iter()
-        .enumerate()
-        .filter(|(_, (_, t))| t.columns.len() > 1)
-        .map(|(i, (name, t))| (i, name.as_str(), (*t).clone().at_most(TIME_COLUMNS)))
-        .collect();
-    let first = tables.first()?;
-    let lead = format!(
-        "In slices of {}. A steady run has a level line and a level band.",
-        Unit::Nanoseconds.text(first.2.width_ns as f64)
-    );
+    let tables = drawn(sides);
+    let lead = format!("In slices of {}. A steady run has a level line and a level band.", width(&tables)?);
     let mut section = Section::new("time", "Over time", lead);
-    let rates: Vec<Series> = tables
-        .iter()
-        .map(|(i, name, t)| Series { name: (*name).to_owned(), colour: *i as u8, style: Style::Line, points: rates(t) })
-        .filter(|s| s.points.len() > 1)
-        .collect();
-    if !rates.is_empty() {
-        section.blocks.push(rate_chart(rates).into());
-    }
+    section
+        .blocks
+        .extend([&IOPS, &BANDWIDTH].into_iter().filter_map(|f| figure_chart("", f, &tables)).map(Block::from));
     for (i, name, t) in &tables {
         section.blocks.extend(heat_chart(*i, name, t).map(Block::from));
     }
     (!section.blocks.is_empty()).then_some(section)
 }
 
-/// Returns the I/Os per second of each slice that was measured for at least half as long as the longest one.
-fn rates(t: &SliceTable) -> Vec<Point> {
+/// Longest name of a job in a legend, and in the head of a table.
+const NAME_CHARS: usize = 10;
+
+/// Rates and median latency of each job over time.
+pub fn jobs_over_time(jobs: &[(String, SliceTable)]) -> Option<Section> {
+    let short = |name: &str| match name.char_indices().nth(NAME_CHARS) {
+        Some((end, _)) => format!("{}\u{2026}", &name[..end]),
+        None => name.to_owned(),
+    };
+    let sides: Vec<(String, &SliceTable)> = jobs.iter().map(|(name, t)| (short(name), t)).collect();
+    let tables = drawn(&sides);
+    let lead = format!("In slices of {} or more, each job from its own beginning.", width(&tables)?);
+    let mut section = Section::new("job-time", "Each job over time", lead);
+    let charts = [&IOPS, &BANDWIDTH, &MEDIAN].into_iter().filter_map(|f| figure_chart("job-", f, &tables));
+    section.blocks.extend(charts.map(Block::from));
+    (!section.blocks.is_empty()).then_some(section)
+}
+
+/// A table to draw, with its colour and name.
+type Drawn<'a> = (usize, &'a str, SliceTable);
+
+fn drawn<'a>(sides: &'a [(String, &SliceTable)]) -> Vec<Drawn<'a>> {
+    let sides = sides.iter().enumerate().filter(|(_, (_, t))| t.columns.len() > 1);
+    sides.map(|(i, (name, t))| (i, name.as_str(), (*t).clone().at_most(TIME_COLUMNS))).collect()
+}
+
+/// Length of the shortest slices.
+fn width(tables: &[Drawn<'_>]) -> Option<String> {
+    let ns = tables.iter().map(|(.., t)| t.width_ns).min()?;
+    Some(Unit::Nanoseconds.text(ns as f64))
+}
+
+/// A figure that is drawn over time.
+struct Figure {
+    id: &'static str,
+    title: &'static str,
+    /// The axis, and the text behind a figure.
+    what: &'static str,
+    /// Word of a table's head.
+    head: &'static str,
+    unit: Unit,
+    of: fn(&SliceColumn) -> Option<f64>,
+}
+
+const IOPS: Figure = Figure {
+    id: "rate-chart",
+    title: "Throughput over time",
+    what: "I/Os per second",
+    head: "IOPS",
+    unit: Unit::PerSecond,
+    of: |c| Some(1e9 * c.total() as f64 / c.covered_ns as f64),
+};
+
+const BANDWIDTH: Figure = Figure {
+    id: "bandwidth-chart",
+    title: "Bandwidth over time",
+    what: "bandwidth",
+    head: "bandwidth",
+    unit: Unit::BytesPerSecond,
+    of: |c| Some(1e9 * c.bytes.iter().sum::<u64>() as f64 / c.covered_ns as f64),
+};
+
+const MEDIAN: Figure = Figure {
+    id: "median-chart",
+    title: "Median latency over time",
+    what: "median latency",
+    head: "median",
+    unit: Unit::Nanoseconds,
+    of: |c| quantile(&latencies(c), 0.5).map(|ns| ns as f64),
+};
+
+/// The latencies of a slice, each class by its middle.
+fn latencies(c: &SliceColumn) -> Bins {
+    c.latencies.iter().map(|(row, n)| (middle(*row), *n)).collect()
+}
+
+/// Returns the figure of each slice that was measured for at least half as long as the longest one.
+fn figures(t: &SliceTable, of: fn(&SliceColumn) -> Option<f64>) -> Vec<Point> {
     let most = t.columns.iter().map(|c| c.covered_ns).max().unwrap_or(0);
     let columns = t.columns.iter().enumerate().filter(|(_, c)| 2 * c.covered_ns >= most && c.covered_ns > 0);
     let width = t.width_ns as f64 / 1e9;
-    columns.map(|(i, c)| Point::at(width * (i as f64 + 0.5), 1e9 * c.total() as f64 / c.covered_ns as f64)).collect()
+    columns.filter_map(|(i, c)| Some(Point::at(width * (i as f64 + 0.5), of(c)?))).collect()
 }
 
-fn rate_chart(series: Vec<Series>) -> Chart {
+fn figure_chart(prefix: &str, figure: &Figure, tables: &[Drawn<'_>]) -> Option<Chart> {
+    let series = tables.iter().map(|(i, name, t)| Series {
+        name: (*name).to_owned(),
+        colour: *i as u8,
+        style: Style::Line,
+        points: figures(t, figure.of),
+    });
+    let series: Vec<Series> = series.filter(|s| s.points.len() > 1).collect();
     let told = series.iter().map(|s| {
         let (low, high) = s.points.iter().fold((f64::INFINITY, 0f64), |(l, h), p| (l.min(p.y), h.max(p.y)));
-        format!("{}: {} to {} I/Os per second", s.name, Unit::PerSecond.text(low), Unit::PerSecond.text(high))
+        format!("{}: {} to {} {}", s.name, figure.unit.text(low), figure.unit.text(high), figure.what)
     });
     let summary = told.collect::<Vec<_>>().join("; ") + ".";
-    let names: Vec<String> = series.iter().map(|s| format!("#{} IOPS", s.name)).collect();
+    // With many jobs there is no room for more than their names.
+    let head = if prefix.is_empty() { format!(" {}", figure.head) } else { String::new() };
+    let names: Vec<String> = series.iter().map(|s| format!("#{}{head}", s.name)).collect();
     let heads: Vec<&str> = ["#seconds"].into_iter().chain(names.iter().map(String::as_str)).collect();
-    let mut table = Table::new("I/Os per second over time", &heads);
-    let longest = series.iter().max_by_key(|s| s.points.len());
-    for p in longest.map_or(&[][..], |s| &s.points) {
+    let mut table = Table::new(format!("{} over time", figure.what), &heads);
+    let longest = series.iter().max_by_key(|s| s.points.len())?;
+    for p in &longest.points {
         let at = |s: &Series| s.points.iter().find(|q| (q.x - p.x).abs() < 1e-9).map(|q| q.y);
-        let figures = series.iter().map(|s| Cell::number(at(s), Unit::PerSecond));
-        table.row([Cell::number(p.x, Unit::Seconds)].into_iter().chain(figures).collect());
+        let cells = series.iter().map(|s| Cell::number(at(s), figure.unit));
+        table.row([Cell::number(p.x, Unit::Seconds)].into_iter().chain(cells).collect());
     }
     let plot = Plot::Lines(Lines {
         x: Axis::new("seconds since measuring began", Unit::Seconds, Scale::Linear),
-        y: Axis::new("I/Os per second", Unit::PerSecond, Scale::Linear),
+        y: Axis::new(figure.what, figure.unit, Scale::Linear),
         series,
     });
-    Chart { id: "rate-chart".into(), title: "Throughput over time".into(), summary, plot, table: Some(table) }
+    Some(Chart { id: format!("{prefix}{}", figure.id), title: figure.title.into(), summary, plot, table: Some(table) })
 }
 
 fn heat_chart(index: usize, name: &str, t: &SliceTable) -> Option<Chart> {
@@ -201,7 +272,7 @@ fn heat_chart(index: usize, name: &str, t: &SliceTable) -> Option<Chart> {
     );
     let mut table = Table::new("Latency over time", &["#seconds", "#I/Os", "#median", "#p99", "#longest class"]);
     for (i, c) in t.columns.iter().enumerate() {
-        let bins: Bins = c.latencies.iter().map(|(row, n)| (middle(*row), *n)).collect();
+        let bins = latencies(c);
         let of = |q: f64| quantile(&bins, q).filter(|_| c.total() > 0).map(|ns| ns as f64);
         table.row(vec![
             Cell::number(t.width_ns as f64 / 1e9 * i as f64, Unit::Seconds),

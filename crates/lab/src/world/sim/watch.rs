@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
-use host::run::{InFlight, Progress, ThreadProgress, ThreadState};
+use host::run::{InFlight, LogFiles, Progress, ThreadProgress, ThreadState};
 use sim::machine::jobs::{NextLook, View, Watch};
 use sim::machine::world::CpuTimes;
+use workload::logs::LogChunk;
 
 use crate::run::{Observer, RunSpec};
 use crate::simulated::Simulated;
@@ -40,6 +41,8 @@ pub(super) struct Sampled {
     pub in_flight: InFlight,
     pub settings: Vec<Setting>,
     pub scheduler: String,
+    /// Logs that could not be written.
+    pub not_done: Vec<String>,
 }
 
 /// Observes a run on behalf of an observer.
@@ -56,6 +59,8 @@ pub(super) struct Sampler<'a, 'o> {
     seen: Sampled,
     /// When each thread was first observed to run.
     began_ns: Vec<Option<u64>>,
+    /// Files of per-interval logs.
+    logs: Option<LogFiles>,
 }
 
 impl<'a, 'o> Sampler<'a, 'o> {
@@ -64,15 +69,17 @@ impl<'a, 'o> Sampler<'a, 'o> {
         asked: &'a [(String, String)],
         machine: &'a Simulated,
         observer: &'o mut dyn Observer,
+        logs: Option<LogFiles>,
     ) -> Sampler<'a, 'o> {
         let settled = spec.file.jobs.iter().all(|j| j.ramp_time_ns == 0);
         let (seen, began_ns) = (Sampled::default(), Vec::new());
-        Sampler { spec, asked, machine, observer, looks: 0, settled, squares: 0.0, seen, began_ns }
+        Sampler { spec, asked, machine, observer, looks: 0, settled, squares: 0.0, seen, began_ns, logs }
     }
 
     pub(super) fn seen(mut self) -> Sampled {
         let n = self.seen.in_flight.samples as f64;
         self.seen.in_flight.std_error = if n > 1.0 { (self.squares / (n - 1.0) / n).sqrt() } else { 0.0 };
+        self.seen.not_done = self.logs.take().map(LogFiles::failures).unwrap_or_default();
         self.seen
     }
 
@@ -148,6 +155,16 @@ fn baseline(view: &View<'_>) -> Baseline {
 impl Watch for Sampler<'_, '_> {
     fn keeps_slices(&self) -> bool {
         self.spec.slices
+    }
+
+    fn keeps_logs(&self) -> bool {
+        self.logs.is_some()
+    }
+
+    fn log(&mut self, thread: usize, chunk: LogChunk) {
+        if let Some(logs) = &mut self.logs {
+            logs.write(thread, &chunk);
+        }
     }
 
     fn look(&mut self, view: &View<'_>) -> NextLook {

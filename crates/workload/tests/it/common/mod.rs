@@ -33,6 +33,8 @@ pub fn fio_is_3_33() -> bool {
 pub struct Issued {
     pub io: IoReq,
     pub at: Instant,
+    /// How many others were in flight.
+    pub others: usize,
 }
 
 struct Out {
@@ -53,6 +55,8 @@ pub struct Harness {
     pub fail: Option<(usize, BlkStatus)>,
     /// Called for every write after its data is in `data`; may damage the data.
     pub damage: Option<fn(&mut [u8], &IoReq)>,
+    /// Discards are accepted and do nothing.
+    pub keeps_trimmed: bool,
     pub max_out: usize,
     bufs: Vec<Vec<u8>>,
     out: Vec<Out>,
@@ -75,6 +79,7 @@ impl Harness {
             latency_ns: 100_000,
             fail: None,
             damage: None,
+            keeps_trimmed: false,
             max_out: 0,
             bufs,
             out: Vec::new(),
@@ -134,7 +139,7 @@ impl Harness {
             assert_eq!(io.op, Op::Write);
             self.thread.fill(io.slot, &mut self.bufs[io.slot as usize][..io.len_bytes as usize]);
         }
-        self.trace.push(Issued { io, at: self.now });
+        self.trace.push(Issued { io, at: self.now, others: self.out.len() });
         self.out.push(Out { io, submitted: false });
         self.max_out = self.max_out.max(self.out.len());
         if io.commit {
@@ -178,7 +183,7 @@ impl Harness {
                     damage(&mut self.data[range], io);
                 }
             }
-            Op::Discard => self.data[range].fill(0),
+            Op::Discard if !self.keeps_trimmed => self.data[range].fill(0),
             _ => {}
         }
     }

@@ -65,6 +65,25 @@ cpus_allowed={cpu0}
 cpus_allowed={cpu1}
 ";
 
+const FILE_MANY_JOBS: &str = "\
+[global]
+ioengine=io_uring
+filename={file}
+direct=1
+rw=randread
+bs=4k
+size={size}
+norandommap=1
+iodepth=32
+iodepth_batch_complete_min=1
+iodepth_batch_complete_max=32
+group_reporting=1
+numjobs=48
+{limit}
+{extra}
+[j0]
+";
+
 const FILE_QD32: &str = "\
 [global]
 ioengine=io_uring
@@ -238,6 +257,14 @@ pub const ROWS: &[Row] = &[
         sides: &[mqblk("mqblk", FILE_QD32, FILE_TARGET), fio("fio", FILE_QD32, REGISTERED)],
         turns: true,
         goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
+    },
+    Row {
+        name: "file-many-jobs",
+        title: "a file through io_uring, O_DIRECT, 48 jobs of depth 32 on 2 CPUs; fio: threads, as mqblk's are",
+        cpus: 2,
+        sides: &[mqblk("mqblk", FILE_MANY_JOBS, FILE_TARGET), fio("fio", FILE_MANY_JOBS, "thread")],
+        turns: true,
+        goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::Shown)],
     },
     Row {
         name: "file-qd1",
