@@ -5,7 +5,8 @@
 # Runs scripts on null_blk in a guest with the Debian kernel PACKAGE. Leaves NAME.trace, NAME.env (as the kernel reports
 # it) and NAME.done in OUT. JOB names another script of this folder to run in the guest instead. The kernel package is
 # fetched once, into CACHE. KVM is neither needed nor used: orders are recorded, not times, and with one emulated CPU
-# they repeat. `-cx16`: QEMU 7.2 breaks the slab allocator of newer kernels with that instruction.
+# they repeat. `-cx16`: QEMU 7.2 breaks the slab allocator of newer kernels with that instruction. `thread=single`: its
+# emulation by several threads may execute an int3 of the kernel's code patching after the patching ended (an Oops).
 set -euo pipefail
 cache=$(realpath -m "$1") out=$(realpath -m "$2") package=$3 cpus=$4; shift 4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,9 +30,7 @@ JOB
 ( cd "$work/root" && find . -type f | cpio -o -H newc --quiet ) >"$work/job.cpio"
 cat "$kernel/initrd.cpio" "$work/job.cpio" >"$work/initrd"
 truncate -s 64M "$work/disk"
-# One guest CPU is also emulated by one thread, which makes runs repeat.
-thread=multi; [ "$cpus" != 1 ] || thread=single
-timeout "${LIMIT:-300}" qemu-system-x86_64 -machine q35 -accel "tcg,thread=$thread" -cpu max,-cx16 -smp "$cpus" -m 1024 \
+timeout "${LIMIT:-300}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max,-cx16 -smp "$cpus" -m 1024 \
   -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" -nodefaults -display none -serial stdio -no-reboot \
   -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 panic=-1 quiet no_timer_check" </dev/null >"$out/console.log" 2>&1 ||
   { echo "the guest did not end by itself; its console: $out/console.log" >&2; exit 1; }

@@ -5,7 +5,8 @@
 # Boots the Debian kernel PACKAGE under emulation with ublk_drv, nbd, loop, busybox, fio, e2fsprogs, nbd-client, losetup, dash and MQBLK
 # (with the libraries they load), and runs the JOB scripts in it one after the other. The console goes to standard output; exit status 0 if the guest
 # ended by itself and all scripts did with 0. The kernel is fetched once, into CACHE. No KVM is used. `-cx16`: QEMU 7.2 breaks the
-# slab allocator of newer kernels with that instruction. `no_timer_check`: on a busy host the timer comes later than the kernel waits for it.
+# slab allocator of newer kernels with that instruction. `thread=single`: its emulation by several threads may execute an int3 of the
+# kernel's code patching after the patching ended (an Oops). `no_timer_check`: on a busy host the timer comes later than the kernel waits for it.
 set -euo pipefail
 cache=$(realpath -m "$1") package=$2 mqblk=$3 cpus=$4; shift 4
 here=$(dirname "$(realpath "$0")")
@@ -37,7 +38,7 @@ echo "JOB-EXIT: $status"; sync; poweroff -f
 INIT
 chmod +x "$root/init"
 ( cd "$root" && find . | cpio -o -H newc --quiet ) >"$work/initrd"
-timeout "${LIMIT:-900}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max,-cx16 -smp "$cpus" -m 2048 \
+timeout "${LIMIT:-900}" qemu-system-x86_64 -machine q35 -accel tcg,thread=single -cpu max,-cx16 -smp "$cpus" -m 2048 \
   -nodefaults -display none -serial stdio -no-reboot -kernel "$vmlinuz" -initrd "$work/initrd" \
   -append "console=ttyS0 panic=-1 quiet no_timer_check" </dev/null 2>&1 | tee "$work/console" ||
   { echo "the guest did not end by itself" >&2; exit 1; }

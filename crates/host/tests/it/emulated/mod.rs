@@ -57,8 +57,9 @@ impl Hardware<'_> {
     pub fn start(&self, boot: &Boot, parameters: &str) -> Emulated {
         let mut command = Command::new("timeout");
         command.args(["-k", "60", &self.limit_s.to_string(), "qemu-system-x86_64", "-machine", "q35"]);
-        // With cmpxchg16b, QEMU 7.2 breaks the slab allocator of newer kernels.
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"]);
+        // With cmpxchg16b, QEMU 7.2 breaks the slab allocator of newer kernels. With several threads, it may execute an int3 of the
+        // kernel's code patching after the patching ended (an Oops).
+        command.args(["-accel", "tcg,thread=single", "-cpu", "max,-cx16"]);
         command.args(["-smp", &self.cpus.to_string(), "-m", &format!("{}K", self.kib)]).args(self.devices);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         // The kernel's timer check expects a CPU that always runs, and fails if the host runs other processes.
