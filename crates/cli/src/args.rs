@@ -92,6 +92,9 @@ pub struct RunArgs {
     /// Leave the progress on the screen every TIME, and continue in a new line
     #[arg(help_heading = OUTPUT, long, value_name = "TIME", value_parser = eta_newline)]
     pub eta_newline: Option<u64>,
+    /// Print how idle this host's CPUs were
+    #[arg(help_heading = OUTPUT, long, value_enum, value_name = "WHAT")]
+    pub idle_prof: Option<IdleProf>,
     /// Directory for verify states (verify_state_save, verify_state_load) and bad blocks (verify_dump) [default: the working directory]
     #[arg(help_heading = OUTPUT, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub aux_path: Option<PathBuf>,
@@ -133,6 +136,15 @@ pub struct RunArgs {
     #[arg(help_heading = TRACE, long, default_value_t = 1 << 20, value_name = "N", requires = "trace",
           value_parser = clap::value_parser!(u64).range(1..=TRACE_EVENTS_MAX))]
     pub trace_events: u64,
+}
+
+/// Whose idleness to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdleProf {
+    /// The mean of all CPUs
+    System,
+    /// The mean, and each CPU
+    Percpu,
 }
 
 /// Maximum number of events a thread may be asked to trace: 4 GiB.

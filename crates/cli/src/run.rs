@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk run`: runs a job file and reports as fio does, then where the time went.
 
-use crate::args::{Eta, Format, RunArgs, TraceLayout};
+use crate::args::{Eta, Format, IdleProf, RunArgs, TraceLayout};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::live::{self, DiskChange, is_of};
@@ -13,10 +13,12 @@ use crate::run_status::StatusTimes;
 use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use ::report::document::Document;
+use host::cpu_idle::CpuTimes;
 use host::run::{Prepared, Progress};
 use host::target::{TargetSpec, has_kind};
 use lab::iostat;
 use lab::plan::Side;
+use lab::report::fio_model::CpuIdleness;
 use lab::report::num::{Scale, bytes};
 use lab::report::pages::of_run::{self, RunInput};
 use lab::report::{fio_json, fio_terse, fio_text, oltp, stages};
@@ -47,6 +49,7 @@ struct Request {
     eta: Eta,
     eta_times: [Option<Duration>; 2],
     status_interval: Option<Duration>,
+    idle_prof: Option<IdleProf>,
     trace: Option<Trace>,
     force: bool,
     report: Option<ReportFiles>,
@@ -112,15 +115,27 @@ fn nothing_to_lay_out(jobs: &[Job], target: Option<&str>) -> Result<(), Failure>
     Ok(())
 }
 
+/// Fails if `args` ask for what a run on a simulated machine does not have.
+fn not_simulated(args: &RunArgs) -> Result<(), Failure> {
+    if args.status_interval.is_some() {
+        return Err(Failure::new("--status-interval: a simulated run has no results before its end; leave it out"));
+    }
+    if args.idle_prof.is_some() {
+        let text = "--idle-prof: this host's CPUs do not run the jobs of a simulated machine; leave it out (the results have the use \
+                    of the machine's CPUs)";
+        return Err(Failure::new(text));
+    }
+    Ok(())
+}
+
 impl Request {
     /// Checks settings, target and output.
     fn resolve(args: &RunArgs, jobs: Loaded) -> Result<Request, Failure> {
         let target = args.job.target.as_deref();
         let world = world::of(&jobs.file, target);
         world.check(target, &args.job.settings)?;
-        if args.status_interval.is_some() && world.machine(&jobs.file, target).is_some() {
-            let text = "--status-interval: a simulated run has no results before its end; leave it out";
-            return Err(Failure::new(text));
+        if world.machine(&jobs.file, target).is_some() {
+            not_simulated(args)?;
         }
         let formats = match (args.json, args.json_plus) {
             (true, _) => vec![Format::Json],
@@ -138,6 +153,7 @@ impl Request {
             eta: args.job.eta,
             eta_times: [args.eta_interval, args.eta_newline].map(|ns| ns.map(Duration::from_nanos)),
             status_interval: args.status_interval.map(Duration::from_nanos),
+            idle_prof: args.idle_prof,
             trace: trace_of(args)?,
             force: args.job.force,
             report: report::asked(args.report.as_ref(), &[args.output.as_deref(), Some(args.job.path())])?,
@@ -163,7 +179,13 @@ impl Request {
         };
         let started_unix_ms = unix_ms();
         let [interval, newline] = self.eta_times;
-        let reports = Reports { formats: &self.formats, terse_version: self.terse_version, is_first: true };
+        let reports = Reports {
+            formats: &self.formats,
+            terse_version: self.terse_version,
+            is_first: true,
+            idle_prof: self.idle_prof,
+            cpus_at_start: None,
+        };
         let mut screen = Screen {
             live: None,
             jobs: &self.jobs.file.jobs,
@@ -176,7 +198,7 @@ impl Request {
             failed: None,
         };
         let run = execute(&spec, &mut screen)?;
-        let (changes, mut reports) = (screen.changes(), screen.reports);
+        let (changes, mut reports) = (screen.changes(), screen.reports.clone());
         if let Some(failure) = screen.failed.take() {
             return Err(failure);
         }
@@ -290,18 +312,36 @@ fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
 }
 
 /// Makes the reports of a run: the final one, and those before.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Reports<'a> {
     formats: &'a [Format],
     terse_version: u32,
     /// No report was made yet.
     is_first: bool,
+    idle_prof: Option<IdleProf>,
+    /// With `idle_prof`: CPU times when the jobs began.
+    cpus_at_start: Option<CpuTimes>,
 }
 
 impl Reports<'_> {
+    /// The jobs begin.
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.cpus_at_start = self.idle_prof.map(|_| CpuTimes::read()).transpose()?;
+        Ok(())
+    }
+
+    /// How idle the CPUs were since the jobs began. `None`: not asked for, or no tick of the clock has passed.
+    fn idleness(&self) -> Option<CpuIdleness> {
+        let percpu = CpuTimes::read().ok()?.idle_percent_since(self.cpus_at_start.as_ref()?);
+        let system = percpu.iter().map(|(_, percent)| percent).sum::<f64>() / percpu.len() as f64;
+        let percpu_is_wanted = self.idle_prof == Some(IdleProf::Percpu);
+        system.is_finite().then(|| CpuIdleness { system, percpu: if percpu_is_wanted { percpu } else { Vec::new() } })
+    }
+
     /// Returns the report in all requested formats. Only the final text shows the insides of the block layer.
     fn text(&mut self, run: &Run<'_>, changes: &[DiskChange], is_final: bool) -> String {
-        let fio = run.fio_report(unix_ms());
+        let mut fio = run.fio_report(unix_ms());
+        fio.cpu_idleness = self.idleness();
         let key = key(run, changes);
         let mut out = String::new();
         for format in self.formats {
@@ -423,7 +463,7 @@ struct Screen<'a> {
     status: StatusTimes,
     reports: Reports<'a>,
     output: &'a mut Output,
-    /// The first failure to write results so far.
+    /// The first failure to make or write results so far.
     failed: Option<Failure>,
 }
 
@@ -431,6 +471,12 @@ impl Screen<'_> {
     /// What `mqblk set` has changed so far.
     fn changes(&self) -> Vec<DiskChange> {
         self.live.as_ref().map(live::Server::changes).unwrap_or_default()
+    }
+
+    /// Ends the run, because of `failure` unless there was one before.
+    fn fail(&mut self, failure: Failure) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.failed.get_or_insert(failure);
     }
 }
 
@@ -444,6 +490,9 @@ impl Observer for Screen<'_> {
         self.live = live::Server::start(run);
         self.render = Some(JobsLine::new(self.jobs, run.instances()));
         self.status.restart();
+        if let Err(failure) = self.reports.begin() {
+            self.fail(failure);
+        }
     }
 
     fn wants_status(&mut self) -> bool {
@@ -455,8 +504,7 @@ impl Observer for Screen<'_> {
         let changes = self.changes();
         let text = self.reports.text(so_far, &changes, false);
         if let Err(failure) = self.output.append(&text) {
-            self.stop.store(true, Ordering::Relaxed);
-            self.failed.get_or_insert(failure);
+            self.fail(failure);
         }
     }
 

@@ -32,6 +32,7 @@
 //! | [`secrets`] | names of targets without their passwords |
 //! | [`ratelimit`] | limits of repeated log messages, with counts |
 //! | [`shell`] | quoting of words in printed commands |
+//! | [`cpu_idle`] | how idle the CPUs were |
 //! | [`error`] | the one error type |
 
 pub mod confinement;
@@ -69,6 +70,7 @@ pub mod topology;
 pub mod calibrate;
 #[allow(unsafe_code, reason = "getrusage, affinity")]
 pub mod process;
+pub mod cpu_idle;
 #[allow(unsafe_code, reason = "giving buffers back when their bio has ended")]
 pub mod run;
 pub mod serve;

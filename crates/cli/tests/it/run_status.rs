@@ -91,6 +91,7 @@ fn times_are_fio_s_and_a_simulated_run_has_no_status() {
         (["--status-interval=0", "--ioengine=null"], "must be at least 1ms"),
         (["--status-interval=1x", "--ioengine=null"], "has no time unit 'x'"),
         (["--eta-interval=100ms", "--ioengine=null"], "must be at least 250ms"),
+        (["--idle-prof=system", machine], "--idle-prof: this host's CPUs do not run the jobs"),
         (["--status-interval=1", machine], "--status-interval: a simulated run has no results before its end"),
     ] {
         let done = dir.mqblk(&["fio", "--name=a", "--size=64k", "--rw=read", flags[0], flags[1]]).exits(2);
@@ -99,4 +100,49 @@ fn times_are_fio_s_and_a_simulated_run_has_no_status() {
     let line =
         "fio --name=a --ioengine=null --size=64k --status-interval=1h --eta-newline=1 --eta-interval=1 --eta=never";
     dir.mqblk(&line.split_whitespace().collect::<Vec<_>>()).exits(0);
+}
+
+#[test]
+fn idleness_of_cpus_has_fio_s_form() {
+    let dir = Dir::new("run-status");
+    let line = "--name=a --ioengine=null --size=1g --rate_iops=1000 --time_based --runtime=1 --idle-prof=percpu --output-format=normal,json";
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let fio = Command::new("fio").args(&words).output().unwrap();
+    let fio = String::from_utf8(fio.stdout).unwrap();
+    let ours = dir.mqblk(&[&["fio"], &words[..]].concat()).exits(0).out;
+    let object = |out: &str| -> Vec<(String, f64)> {
+        // fio prints the text after the object, mqblk before it.
+        let start = out.find("\n{\n").unwrap();
+        let v: Value = Deserializer::from_str(&out[start..]).into_iter().next().unwrap().unwrap();
+        let all = v["cpu_idleness"].as_object().unwrap_or_else(|| panic!("{out}"));
+        all.iter().filter(|(key, _)| !key.starts_with("unit_")).map(|(k, v)| (k.clone(), v.as_f64().unwrap())).collect()
+    };
+    let (fios, idle) = (object(&fio), object(&ours));
+    let keys = |all: &[(String, f64)]| all.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+    assert_eq!(keys(&idle), keys(&fios));
+    assert!(idle.iter().all(|(_, percent)| (0.0..=100.0).contains(percent)), "{idle:?}");
+    let of_cpus = idle.iter().filter(|(key, _)| key.starts_with("cpu-")).map(|(_, percent)| percent);
+    let mean = of_cpus.clone().sum::<f64>() / of_cpus.count() as f64;
+    assert!(idle.iter().any(|(key, percent)| key == "system" && (percent - mean).abs() < 1e-4), "{idle:?}");
+    // Two lines, in which any number is 9.
+    let form = |out: &str| {
+        let start = out.find("\nCPU idleness:\n").unwrap_or_else(|| panic!("{out}"));
+        let lines: Vec<&str> = out[start + 1..].lines().take(3).collect();
+        let mut chars: Vec<char> = lines.join("\n").chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
+        chars.dedup();
+        chars.into_iter().collect::<String>()
+    };
+    assert_eq!(form(&ours), form(&fio));
+}
+
+#[test]
+fn jobs_that_never_started_have_results_of_zero() {
+    let dir = Dir::new("run-status");
+    let line =
+        "fio --ioengine=null --size=64k --output-format=json --name=a --exitall --exit_what=all --name=b --stonewall";
+    let out = dir.mqblk(&line.split_whitespace().collect::<Vec<_>>()).exits(0).out;
+    let v: Value = serde_json::from_str(&out).unwrap();
+    let of = |i: usize, key: &str| number(&v, &format!("/jobs/{i}/{key}"));
+    assert_eq!((of(0, "read/total_ios"), of(1, "read/total_ios"), of(1, "job_runtime")), (16.0, 0.0, 0.0));
+    assert_eq!(v["jobs"][1]["jobname"], "b");
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
 use workload::stats::{BATCH_NAMES, DEPTH_NAMES, Dir, LAT_MS_NAMES, LAT_NS_NAMES, LAT_US_NAMES};
 
-use super::fio_model::{DirReport, DiskUtil, FioReport, JobReport, LatReport, PrioReport};
+use super::fio_model::{CpuIdleness, DirReport, DiskUtil, FioReport, JobReport, LatReport, PrioReport};
 use super::num;
 use super::oltp::OltpReport;
 use super::steady_state::SteadyState;
@@ -70,6 +70,8 @@ struct Top<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     disk_util: Vec<Disk<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_idleness: Option<Entries<String, f64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     mqblk: Option<&'a MqblkKey>,
 }
 
@@ -83,6 +85,7 @@ impl<'a> Top<'a> {
             global: options(&r.global_options),
             jobs: r.jobs.iter().map(|j| Job::of(j, plus)).collect(),
             disk_util: r.disk_util.iter().map(Disk::of).collect(),
+            cpu_idleness: r.cpu_idleness.as_ref().map(idleness),
             mqblk,
         }
     }
@@ -327,6 +330,12 @@ impl<K: Serialize, V: Serialize> Serialize for Entries<K, V> {
         }
         map.end()
     }
+}
+
+/// `system`, and `cpu-N` of each CPU.
+fn idleness(idle: &CpuIdleness) -> Entries<String, f64> {
+    let percpu = idle.percpu.iter().map(|(cpu, percent)| (format!("cpu-{cpu}"), *percent));
+    Entries([("system".to_owned(), idle.system)].into_iter().chain(percpu).collect())
 }
 
 fn options(list: &[(String, String)]) -> Entries<&str, &str> {

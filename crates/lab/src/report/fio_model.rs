@@ -206,6 +206,17 @@ pub struct FioReport {
     pub jobs: Vec<JobReport>,
     /// Devices below the job's files; empty when none is a real one.
     pub disk_util: Vec<DiskUtil>,
+    /// With `--idle-prof`: how idle the host was.
+    pub cpu_idleness: Option<CpuIdleness>,
+}
+
+/// How idle the CPUs of the host were during a run, in percent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CpuIdleness {
+    /// Mean over all CPUs.
+    pub system: f64,
+    /// Each CPU's number and idleness; empty if not wanted.
+    pub percpu: Vec<(u32, f64)>,
 }
 
 /// The `fio version` that our reports carry: the release whose layout they follow, then the program that wrote them. The form

@@ -13,7 +13,7 @@ use super::fio_model::{DirReport, DiskUtil, FioReport, GroupDir, JobReport, LatR
 use super::num::{self, LATENCY_DIGITS, RATE_DIGITS, Scale};
 use super::steady_state;
 
-/// The whole report: jobs, groups, disks.
+/// The whole report: jobs, groups, disks, CPU idleness.
 pub fn report(r: &FioReport) -> String {
     let mut out = String::new();
     for job in &r.jobs {
@@ -31,6 +31,13 @@ pub fn report(r: &FioReport) -> String {
         out.push_str("\nDisk stats (read/write):\n");
         for d in &r.disk_util {
             disk_line(&mut out, d);
+        }
+    }
+    if let Some(idle) = &r.cpu_idleness {
+        let _ = writeln!(out, "\nCPU idleness:\n  system: {:.2}%", idle.system);
+        if !idle.percpu.is_empty() {
+            let cpus: Vec<String> = idle.percpu.iter().map(|(_, percent)| format!("{percent:.2}%")).collect();
+            let _ = writeln!(out, "  percpu: {}", cpus.join(", "));
         }
     }
     out

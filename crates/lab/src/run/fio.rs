@@ -49,6 +49,7 @@ impl Run<'_> {
             global_options: shown(&self.file.global_options),
             jobs: self.members().into_iter().filter_map(|members| self.block(&members)).collect(),
             disk_util: self.disk_utils(),
+            cpu_idleness: None,
         };
         report.fill_bw_agg();
         report
@@ -80,13 +81,13 @@ impl Run<'_> {
         self.members().into_iter().filter_map(of).collect()
     }
 
-    /// The report of one block; `None` when none of its threads ran.
+    /// The report of one block; `None` without members. Threads that never started have measured nothing.
     fn block(&self, members: &[usize]) -> Option<JobReport> {
-        let shown_of = |i: usize| {
-            let job = &self.file.jobs[self.outcome.instances[i].job];
-            Some(without(job, &self.outcome.threads[i].as_ref()?.stats))
+        let shown_of = |i: &usize| {
+            let job = &self.file.jobs[self.outcome.instances[*i].job];
+            self.outcome.threads[*i].as_ref().map_or_else(JobStats::default, |end| without(job, &end.stats))
         };
-        let stats: Vec<JobStats> = members.iter().filter_map(|&i| shown_of(i)).collect();
+        let stats: Vec<JobStats> = members.iter().map(shown_of).collect();
         let first = &self.outcome.instances[*members.first()?];
         let job = &self.file.jobs[first.job];
         let meta = JobMeta {
@@ -103,7 +104,7 @@ impl Run<'_> {
             continue_on_error: false,
             elapsed_s: self.outcome.elapsed.as_ns().div_ceil(1_000_000_000),
         };
-        (!stats.is_empty()).then(|| job_report(&meta, &stats))
+        Some(job_report(&meta, &stats))
     }
 
     fn disk_utils(&self) -> Vec<DiskUtil> {

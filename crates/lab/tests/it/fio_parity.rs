@@ -205,6 +205,7 @@ fn model(run: &FioRun) -> FioReport {
         global_options: strings(&run.json["global options"]),
         jobs: run.json["jobs"].as_array().unwrap().iter().zip(&heads).map(job).collect(),
         disk_util: Vec::new(),
+        cpu_idleness: None,
     }
 }
 
