@@ -172,3 +172,17 @@ fn a_simulated_machine_has_several_files() {
     dir.file("large.fio", &job("nrfiles=4\nfilesize=900t"));
     dir.mqblk(&["run", "large.fio", "--target", &target]).exits(2).says(&["4 files need", "lower size or nrfiles"]);
 }
+
+#[test]
+fn percentages_of_a_new_file_are_those_of_its_filesize() {
+    let dir = Dir::new("several-files");
+    let line =
+        "fio --name=a --filename=f --filesize=2m --size=40% --offset=50% --rw=write --bs=4k --output-format=json";
+    for run in ["the file is made", "it is there"] {
+        let json = dir.mqblk(&line.split_whitespace().collect::<Vec<_>>()).exits(0).json();
+        // 838,860 bytes, in whole blocks.
+        assert_eq!(number(&json, "/jobs/0/write/io_bytes"), f64::from(204 * 4096), "{run}");
+        let bytes = fs::read(dir.path("f")).unwrap();
+        assert!(bytes.len() == 2 << 20 && bytes[..1 << 20].iter().all(|b| *b == 0), "{run}");
+    }
+}

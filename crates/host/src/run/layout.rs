@@ -86,11 +86,16 @@ pub(super) fn make_files(
             }
             if size == 0 {
                 let place = users().map(Job::place).next().expect("a target has a user");
-                let (option, value) = if data().next().is_some() { ("size", "1g") } else { ("redo_size", "64m") };
-                let text = format!(
-                    "{place}: '{}' does not exist and the job gives no {option}; add e.g. {option}={value}",
-                    path.display()
-                );
+                let missing = format!("{place}: '{}' does not exist", path.display());
+                let text = match data().next() {
+                    None => format!("{missing} and the job gives no redo_size; add e.g. redo_size=64m"),
+                    Some(job) if job.size.is_none() => {
+                        format!("{missing} and the job gives no size; add e.g. size=1g")
+                    }
+                    Some(_) => {
+                        format!("{missing}, so size and offset cannot be percentages of it; add e.g. filesize=1g")
+                    }
+                };
                 return Err(Error::usage(text));
             }
         }

@@ -68,10 +68,13 @@ impl Job {
     /// Returns the end of the bytes that an instance touches in a file, if the job gives it in bytes.
     pub fn reach(&self, share: FileShare, instance: u32) -> Option<u64> {
         let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
+        // With `filesize` random offsets reach to the end of the file, whatever `size` says.
+        if share.filesize_bytes.is_some() {
+            return share.filesize_bytes;
+        }
         let shift = bytes(&self.offset_increment)?.saturating_mul(u64::from(instance));
         let start = bytes(&self.offset)?.saturating_add(shift);
-        // With `filesize` random offsets reach to the end of the file, whatever `size` says.
-        share.filesize_bytes.or_else(|| Some(start.saturating_add(bytes(share.size.as_ref()?)?)))
+        Some(start.saturating_add(bytes(share.size.as_ref()?)?))
     }
 
     /// Returns what thread `number` (1-based over the job file) asks of each of its files. `bytes_of` returns the size of
