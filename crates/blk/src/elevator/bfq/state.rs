@@ -234,7 +234,7 @@ impl BfqState {
             has_out: q.nr_out > 0,
             start_duration: self.device.start_duration(rules),
         });
-        let (weight, raised) = (q.effective_weight(), q.raising.is_raised());
+        let (weight, raised, coefficient) = (q.effective_weight(), q.raising.is_raised(), q.raising.coefficient());
         let in_time_until = q.last_completion + Duration::from_ns(IN_TIME_SLICES * rules.slice_idle.as_ns());
         let left = self.wf2q.get(id).budget_left();
         let in_time = core::mem::take(&mut q.may_resume) && rules.now <= in_time_until && left > 0;
@@ -247,7 +247,7 @@ impl BfqState {
         self.nr_raised += u32::from(raised);
         self.population.add(weight, class);
         let budget = budget.max(self.next_cost(cx, id).expect("it has a request"));
-        self.wf2q.activate(id, weight, budget, in_time, rules.now);
+        self.wf2q.activate(id, weight, budget, in_time.then_some(coefficient), rules.now);
         self.consider_preemption(cx, id, in_time || raised, rules);
     }
 

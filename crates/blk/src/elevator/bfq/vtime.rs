@@ -24,6 +24,18 @@ impl VTime {
         VTime(self.0.wrapping_add((sectors << SHIFT) / weight))
     }
 
+    /// How far this point lies ahead of `other`, in units of 2^-22; 0 if it does not.
+    #[inline]
+    pub(crate) fn lead_over(self, other: VTime) -> u64 {
+        if self.is_after(other) { self.0.wrapping_sub(other.0) } else { 0 }
+    }
+
+    /// The point that comes `by` units of 2^-22 later.
+    #[inline]
+    pub(crate) fn later_by(self, by: u64) -> VTime {
+        VTime(self.0.wrapping_add(by))
+    }
+
     /// Whether this point comes later than `other`.
     #[inline]
     pub(crate) fn is_after(self, other: VTime) -> bool {

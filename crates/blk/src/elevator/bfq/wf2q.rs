@@ -159,13 +159,18 @@ impl ServiceTree {
         !self.eligible.is_empty() || !self.waiting.is_empty()
     }
 
-    /// The queue to be served next, without taking it.
-    fn first(&mut self, entities: &[Entity]) -> Option<u32> {
-        if self.eligible.is_empty() {
-            let (_, start) = self.waiting.first()?;
-            self.vtime = self.vtime.max(start);
-        }
+    /// The queue to be served next, without taking it. If none is eligible, V goes to the smallest S, unless a queue of the class is in
+    /// service: then that one is eligible, and V stays.
+    fn first(&mut self, entities: &[Entity], in_service: bool) -> Option<u32> {
         self.admit(entities);
+        if self.eligible.is_empty() {
+            let (id, start) = self.waiting.first()?;
+            if in_service {
+                return Some(id);
+            }
+            self.vtime = start;
+            self.admit(entities);
+        }
         self.eligible.first().map(|(id, _)| id)
     }
 }
@@ -212,9 +217,13 @@ impl Wf2q {
         self.in_service
     }
 
-    /// A queue becomes backlogged. It starts where V is, or where its last turn ended if that lies ahead. With
-    /// `in_time` it starts where its last turn ended in any case, because it was without backlog only briefly.
-    pub(crate) fn activate(&mut self, id: u32, weight: u32, budget: u32, in_time: bool, now: Instant) {
+    /// A queue becomes backlogged. It starts where V is, or where its last turn ended if that lies ahead.
+    ///
+    /// With `resumes`, which is the coefficient of its raising (1: it is not raised), it starts where its last turn ended in any case,
+    /// because it was without backlog only briefly. But V may have gone far meanwhile, and queues that come back soon again and again would
+    /// lag behind it more and more, and then be served before all others for as long. So S and F move on until F has reached V, or by
+    /// the coefficient's part of this for a raised queue (`bfq_update_fin_time_enqueue`).
+    pub(crate) fn activate(&mut self, id: u32, weight: u32, budget: u32, resumes: Option<u32>, now: Instant) {
         let e = &mut self.entities[id as usize];
         let tree = &mut self.trees[usize::from(e.class)];
         assert!(!e.is_active(), "queue {id} is active already");
@@ -222,8 +231,8 @@ impl Wf2q {
             self.idle_class_served = now;
         }
         e.start = match e.state {
-            EntityState::Forgotten if !in_time => tree.vtime,
-            _ if in_time => e.finish,
+            _ if resumes.is_some() => e.finish,
+            EntityState::Forgotten => tree.vtime,
             _ => e.finish.max(tree.vtime),
         };
         if e.state == EntityState::Remembered {
@@ -237,6 +246,10 @@ impl Wf2q {
         e.budget = budget;
         e.service = 0;
         e.finish = e.start.after_service(u64::from(budget), u64::from(weight));
+        if let Some(coefficient) = resumes {
+            let push = tree.vtime.lead_over(e.finish) / u64::from(coefficient);
+            (e.start, e.finish) = (e.start.later_by(push), e.finish.later_by(push));
+        }
         tree.insert(id, e);
     }
 
@@ -252,7 +265,8 @@ impl Wf2q {
     /// The queue [`Wf2q::select`] would choose.
     pub(crate) fn peek(&mut self, now: Instant) -> Option<u32> {
         let class = self.next_class(now)?;
-        self.trees[class].first(&self.entities)
+        let in_service = self.in_service.is_some_and(|id| usize::from(self.entities[id as usize].class) == class);
+        self.trees[class].first(&self.entities, in_service)
     }
 
     /// Chooses the queue to serve. No other queue may be in service.
