@@ -304,6 +304,10 @@ impl BfqState {
         self.cache.forget(rq);
         self.home[rq as usize].1 = Stage::Out;
         self.nr_queued -= 1;
+        if self.wf2q.get(id).class() == IDLE && self.nr_busy > 1 {
+            // One request at a time is its turn, while others wait.
+            self.expire(cx, id, Expiry::BudgetExhausted, rules);
+        }
         Some(rq)
     }
 

@@ -259,6 +259,22 @@ fn real_time_goes_first_and_preempts() {
 }
 
 #[test]
+fn an_idle_queue_is_served_one_request_at_a_time_beside_others() {
+    let mut f = Fixture::new(3);
+    let of_idle = |sector| prio(IoPrioClass::Idle, 0, read(sector));
+    f.insert(1, &[of_idle(1_000_000), of_idle(1_000_009), of_idle(1_000_018)]);
+    f.insert(2, &[of_idle(2_000_000), of_idle(2_000_009)]);
+    assert_eq!(f.give(2).1, [1_000_000, 2_000_000], "also beside queues of their class");
+    f.insert(0, &run(0, 40));
+    f.pass_ms(200);
+    let (_, order) = f.give(4);
+    assert!(order[0] > 1_000_000, "200 ms without a turn: {order:?}");
+    assert_eq!(order[1..], [0, 9, 18], "one request");
+    f.pass_ms(199);
+    assert!(f.give(36).1.iter().all(|sector| *sector < 1000));
+}
+
+#[test]
 fn bios_merge_inside_a_queue_only() {
     let mut f = Fixture::new(2);
     f.insert(0, &[read(100), read(116)]);
