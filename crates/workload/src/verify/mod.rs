@@ -23,7 +23,7 @@ mod tests;
 
 use crate::buffer::{pattern_fill, random_fill};
 use crate::error::SetupError;
-use crate::job::{Dir, Job, Pattern, RwMode, VerifyKind};
+use crate::job::{BlockSizes, Dir, Job, Pattern, RwMode, VerifyKind};
 use blk::time::Instant;
 use dump::BadBlock;
 use header::Header;
@@ -153,6 +153,14 @@ impl Verifier {
                 false => "use sizes with a common divisor of 512 or more, or one size",
             };
             return Err(SetupError::new(&job.name, "bs", interval, rule, remedy));
+        }
+        let short = |size: &u64| (1..=header).contains(&(size % interval));
+        if let Some(size) = block_sizes(job).find(short).filter(|_| !job.bs_unaligned) {
+            let rule = format!(
+                "verify={} puts {header} bytes in front of every {interval}, and the rest is shorter",
+                kind.name()
+            );
+            return Err(SetupError::new(&job.name, "bs", size, rule, "use sizes that divide one another, or one size"));
         }
         let header_at = if kind.has_header() { job.verify_offset.unwrap_or(0) } else { 0 };
         if header_at > 0 && (header_at < header || header_at + header > interval) {
@@ -326,6 +334,17 @@ fn interval(job: &Job) -> u64 {
         interval = interval.min(read_min);
     }
     if min.is_multiple_of(interval) && max.is_multiple_of(interval) { interval } else { common_divisor(min, max) }
+}
+
+/// Sizes of the I/Os with headers. Those of a range stand for the multiples of its smallest size.
+fn block_sizes(job: &Job) -> impl Iterator<Item = u64> {
+    let reads = job.rw.mode == RwMode::Read || job.bs_is_seq_rand;
+    let used = [(reads, &job.block_sizes.read), (job.rw.has(Dir::Write), &job.block_sizes.write)];
+    used.into_iter().filter(|(is_used, _)| *is_used).flat_map(|(_, sizes)| match sizes {
+        BlockSizes::Fixed(bytes) => vec![*bytes],
+        BlockSizes::Range { min_bytes, max_bytes } => vec![common_divisor(*min_bytes, interval(job)), *max_bytes],
+        BlockSizes::Split(split) => split.iter().map(|s| s.bytes).collect(),
+    })
 }
 
 fn common_divisor(mut a: u64, mut b: u64) -> u64 {

@@ -3,7 +3,8 @@
 
 use super::progress::Completions;
 use super::*;
-use crate::job::{BlockSizes, PerDir, Rw};
+use crate::job::{BlockSizes, PerDir, Rw, SizeWeight};
+use sim::rng::Rng;
 
 const KINDS: [VerifyKind; 4] = [VerifyKind::Crc32c, VerifyKind::Md5, VerifyKind::Sha256, VerifyKind::Xxhash];
 const STAMP: Stamp = Stamp { seed: 0x1234_5678_9abc_def1, number: 7 };
@@ -112,6 +113,56 @@ fn blocks_too_small_for_their_header_are_refused() {
     job.block_sizes = PerDir::all(BlockSizes::Fixed(104));
     let e = Verifier::new(&job, 1).unwrap_err().to_string();
     assert_eq!(e, "bs=104: verify=sha256 puts 104 bytes in front of every block; raise bs to 512 or more (job 'v')");
+}
+
+/// A write of 65,537 bytes with a header every 4096 panicked: the last byte has no room for one.
+#[test]
+fn every_size_of_an_accepted_job_has_room_for_its_headers() {
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in 0..4000 {
+        let mut rng = Rng::new(seed);
+        let mut sizes = || match rng.below(3) {
+            0 => BlockSizes::Fixed(100 + rng.below(3000)),
+            1 => {
+                let min_bytes = 100 + rng.below(1000);
+                BlockSizes::Range {
+                    min_bytes,
+                    max_bytes: min_bytes * (1 + rng.below(4)) + rng.below(2) * rng.below(200),
+                }
+            }
+            _ => BlockSizes::Split((0..3).map(|_| SizeWeight { bytes: 100 * (1 + rng.below(30)), pct: 33 }).collect()),
+        };
+        let mut job = Job::new("v");
+        (job.block_sizes.read, job.block_sizes.write) = (sizes(), sizes());
+        job.rw = Rw {
+            mode: [RwMode::Read, RwMode::Write, RwMode::ReadWrite][rng.below(3) as usize],
+            random: rng.below(2) == 0,
+        };
+        job.bs_is_seq_rand = rng.below(3) == 0;
+        job.verify = Some(VerifyKind::Crc32c);
+        job.verify_interval = (rng.below(3) == 0).then(|| 80 + rng.below(1000));
+        let Ok(verifier) = Verifier::new(&job, 1) else {
+            refused += 1;
+            continue;
+        };
+        let mut verifier = verifier.expect("the job verifies");
+        let all = |sizes: &BlockSizes| match sizes {
+            BlockSizes::Fixed(bytes) => vec![*bytes],
+            BlockSizes::Range { min_bytes, max_bytes } => {
+                (*min_bytes..=*max_bytes).step_by(*min_bytes as usize).chain([*max_bytes]).collect()
+            }
+            BlockSizes::Split(split) => split.iter().map(|s| s.bytes).collect(),
+        };
+        let reads = job.rw.mode == RwMode::Read || job.bs_is_seq_rand;
+        let read = if reads { all(&job.block_sizes.read) } else { Vec::new() };
+        let written = if job.rw.has(Dir::Write) { all(&job.block_sizes.write) } else { Vec::new() };
+        for size in read.into_iter().chain(written) {
+            let good = block(&verifier, size as usize);
+            assert_eq!(fault(&mut verifier, &good, OFFSET, Expect::Valid), None, "seed {seed}: {size}");
+        }
+        accepted += 1;
+    }
+    assert!(accepted > 500 && refused > 500, "{accepted} and {refused}");
 }
 
 #[test]

@@ -78,12 +78,19 @@ pub fn first_difference(ours: &[FileStep], theirs: &[FileStep]) -> Option<String
 
 /// Runs a job file with fio in `dir`.
 pub fn run_fio(dir: &Path, text: &str) -> String {
+    try_fio(dir, text).unwrap_or_else(|said| panic!("fio: {said}\n{text}"))
+}
+
+/// Runs a job file with fio in `dir`. Returns its results, or what it said if it failed, crashed or did not end within a minute.
+pub fn try_fio(dir: &Path, text: &str) -> Result<String, String> {
     std::fs::write(dir.join("jobs.fio"), text).expect("the target directory is writable");
     let command = ["-k", "5", "60", "fio", "--output-format=json", "--output=out", "jobs.fio"];
     let run = Command::new("timeout").current_dir(dir).args(command).output().expect("fio is installed");
-    let said = String::from_utf8_lossy(&run.stderr).into_owned() + &String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success(), "fio: {said}\n{text}");
-    std::fs::read_to_string(dir.join("out")).expect("fio wrote its results")
+    if !run.status.success() {
+        let said = String::from_utf8_lossy(&run.stderr).into_owned() + &String::from_utf8_lossy(&run.stdout);
+        return Err(format!("{}: {said}", run.status));
+    }
+    Ok(std::fs::read_to_string(dir.join("out")).expect("fio wrote its results"))
 }
 
 /// Compares the sections of a job file, given as options in one line each, on top of `global`.
