@@ -186,3 +186,23 @@ fn percentages_of_a_new_file_are_those_of_its_filesize() {
         assert!(bytes.len() == 2 << 20 && bytes[..1 << 20].iter().all(|b| *b == 0), "{run}");
     }
 }
+
+#[test]
+fn percentages_of_a_new_file_without_filesize_are_fio_s() {
+    for options in
+        ["--offset=50% --rw=write", "--offset=25% --rw=randread", "--offset_increment=10% --numjobs=2 --rw=randrw"]
+    {
+        let line = format!("--name=a --filename=f --size=1m --bs=4k --output-format=json {options}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (fios, ours) = (Dir::new("several-files"), Dir::new("several-files"));
+        let fio = fios.program("fio", &words).exits(0).json();
+        let done = ours.mqblk(&[&["fio"], &words[..]].concat()).exits(0);
+        done.says(&["offset (", "'f' does not exist yet, so a percentage of it is 0 in this run, as in fio"]);
+        assert_eq!(did(&done.json()), did(&fio), "{options}");
+        if !options.contains("increment") {
+            // fio lays out one instance after the other, so the second one finds the file of the first.
+            let bytes = |dir: &Dir| fs::metadata(dir.path("f")).unwrap().len();
+            assert_eq!(bytes(&ours), bytes(&fios), "{options}");
+        }
+    }
+}

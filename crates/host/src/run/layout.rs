@@ -10,7 +10,7 @@ use crate::driver::HostDriver;
 use crate::driver::file::FileWarning;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image_lock::ImageLocks;
-use crate::target::{Needs, TargetSpec};
+use crate::target::{Needs, TargetSpec, TargetWarning, add_new};
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE};
 use std::fs;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workload::engine::FileTarget;
-use workload::job::{Dir, Fallocate, Job};
+use workload::job::{Dir, Extent, Fallocate, Job};
 
 fn file_of(spec: &TargetSpec) -> Option<&PathBuf> {
     match spec {
@@ -48,6 +48,25 @@ fn files(spec: &TargetSpec, bytes: u64) -> (Vec<&PathBuf>, u64) {
         TargetSpec::File(path) => (vec![path], bytes),
         TargetSpec::Stripe(stripe) => (stripe.members.iter().filter_map(file_of).collect(), stripe.member_bytes(bytes)),
         _ => (Vec::new(), 0),
+    }
+}
+
+/// Makes a percentage in `offset` 0 where a file does not exist yet, as fio does, with a warning. A `filesize` says what it is a part of.
+pub(super) fn begin_new_files(jobs: &mut [Job], targets: &[Target], warnings: &mut Vec<TargetWarning>) {
+    let new = targets.iter().filter(|target| file_of(&target.spec).is_some_and(|path| !path.exists()));
+    for (target, user) in new.flat_map(|target| target.users.iter().map(move |user| (target, user))) {
+        let job = &mut jobs[user.instance.job];
+        let (Content::Data(share), Some(Extent::Bytes(_))) = (user.content, job.size) else { continue };
+        let is_part = |e: Extent| matches!(e, Extent::Percent(1..));
+        if share.filesize_bytes.is_none() && (is_part(job.offset) || is_part(job.offset_increment)) {
+            (job.offset, job.offset_increment) = (Extent::Bytes(0), Extent::Bytes(0));
+            let text = format!(
+                "offset ({}): '{}' does not exist yet, so a percentage of it is 0 in this run, as in fio; give filesize, or bytes",
+                job.place(),
+                target.text
+            );
+            add_new(warnings, vec![TargetWarning::new(text)]);
+        }
     }
 }
 
@@ -93,7 +112,7 @@ pub(super) fn make_files(
                         format!("{missing} and the job gives no size; add e.g. size=1g")
                     }
                     Some(_) => {
-                        format!("{missing}, so size and offset cannot be percentages of it; add e.g. filesize=1g")
+                        format!("{missing}, so size cannot be a percentage of it; add e.g. filesize=1g")
                     }
                 };
                 return Err(Error::usage(text));

@@ -8,7 +8,7 @@ use super::checkpoint::RunLinks;
 use super::commands::Commands;
 use super::grid::check_block;
 use super::kernel::{self, KernelTarget};
-use super::layout::{any_size, guard_files, holes, make_files, needs, share_locks, to_remove};
+use super::layout::{any_size, begin_new_files, guard_files, holes, make_files, needs, share_locks, to_remove};
 use super::logs::LogFiles;
 use super::open::{Opened, check_limits};
 use super::plain::{PlainDisk, Submitting};
@@ -205,7 +205,10 @@ struct Started {
 /// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
 pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
-    let (targets, warnings) = targets(jobs, &instances, &plan)?;
+    let (targets, mut warnings) = targets(jobs, &instances, &plan)?;
+    let mut jobs = jobs.to_vec();
+    begin_new_files(&mut jobs, &targets, &mut warnings);
+    let jobs = &jobs[..];
     if targets.iter().any(kernel::is_kernel) {
         let aux_dir = plan.aux_dir;
         let prepared = kernel::prepare(jobs, plan, instances, &targets)?;
