@@ -18,7 +18,7 @@ use host::run::{Prepared, Progress};
 use host::target::{TargetSpec, has_kind};
 use lab::iostat;
 use lab::plan::Side;
-use lab::report::fio_model::CpuIdleness;
+use lab::report::fio_model::{CpuIdleness, FioReport};
 use lab::report::num::{Scale, bytes};
 use lab::report::pages::of_run::{self, RunInput};
 use lab::report::{fio_json, fio_terse, fio_text, oltp, stages};
@@ -179,12 +179,13 @@ impl Request {
         };
         let started_unix_ms = unix_ms();
         let [interval, newline] = self.eta_times;
-        let reports = Reports {
+        let mut reports = Reports {
             formats: &self.formats,
             terse_version: self.terse_version,
             is_first: true,
             idle_prof: self.idle_prof,
             cpus_at_start: None,
+            idleness: None,
         };
         let mut screen = Screen {
             live: None,
@@ -193,12 +194,12 @@ impl Request {
             render: None,
             stop: Arc::clone(&stop),
             status: StatusTimes::start(self.status_interval)?,
-            reports,
+            reports: &mut reports,
             output: &mut self.output,
             failed: None,
         };
         let run = execute(&spec, &mut screen)?;
-        let (changes, mut reports) = (screen.changes(), screen.reports.clone());
+        let changes = screen.changes();
         if let Some(failure) = screen.failed.take() {
             return Err(failure);
         }
@@ -212,7 +213,8 @@ impl Request {
             write_trace(&run, trace)?;
         }
         if let Some(files) = &mut self.report {
-            files.write(&page_of(&run, &changes, &self.name, &self.jobs.text, started_unix_ms))?;
+            let idleness = reports.idleness.take();
+            files.write(&page_of(&run, &changes, idleness, &self.name, &self.jobs.text, started_unix_ms))?;
         }
         Ok(conclude(&run))
     }
@@ -274,11 +276,19 @@ fn unix_ms() -> u64 {
 }
 
 /// The run as a page.
-fn page_of(run: &Run<'_>, changes: &[DiskChange], name: &str, job: &str, started_unix_ms: u64) -> Document {
+fn page_of(
+    run: &Run<'_>,
+    changes: &[DiskChange],
+    cpu_idleness: Option<CpuIdleness>,
+    name: &str,
+    job: &str,
+    started_unix_ms: u64,
+) -> Document {
     let disks = run.outcome.disks.iter().filter_map(|d| TargetSpec::parse(&d.name).ok());
     let files: Vec<PathBuf> =
         disks.flat_map(|spec| spec.files().into_iter().map(PathBuf::from).collect::<Vec<_>>()).collect();
-    let fio = fio_json::render(&run.fio_report(started_unix_ms), true, Some(&key(run, changes)));
+    let report = FioReport { cpu_idleness, ..run.fio_report(started_unix_ms) };
+    let fio = fio_json::render(&report, true, Some(&key(run, changes)));
     let mut setup = Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     setup.simulated.extend(run.simulated.as_ref().map(Simulated::text));
     let changed = changes.iter().map(|c| format!("{} was changed during the run: {}", c.disk, set::at(c)));
@@ -312,7 +322,6 @@ fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
 }
 
 /// Makes the reports of a run: the final one, and those before.
-#[derive(Clone)]
 struct Reports<'a> {
     formats: &'a [Format],
     terse_version: u32,
@@ -321,6 +330,8 @@ struct Reports<'a> {
     idle_prof: Option<IdleProf>,
     /// With `idle_prof`: CPU times when the jobs began.
     cpus_at_start: Option<CpuTimes>,
+    /// How idle the CPUs were since the jobs began, by the last report. `None`: not asked for, or no tick of the clock had passed.
+    idleness: Option<CpuIdleness>,
 }
 
 impl Reports<'_> {
@@ -330,9 +341,9 @@ impl Reports<'_> {
         Ok(())
     }
 
-    /// How idle the CPUs were since the jobs began. `None`: not asked for, or no tick of the clock has passed.
     fn idleness(&self) -> Option<CpuIdleness> {
-        let percpu = CpuTimes::read().ok()?.idle_percent_since(self.cpus_at_start.as_ref()?);
+        let start = self.cpus_at_start.as_ref()?;
+        let percpu = CpuTimes::read().ok()?.idle_percent_since(start);
         let system = percpu.iter().map(|(_, percent)| percent).sum::<f64>() / percpu.len() as f64;
         let percpu_is_wanted = self.idle_prof == Some(IdleProf::Percpu);
         system.is_finite().then(|| CpuIdleness { system, percpu: if percpu_is_wanted { percpu } else { Vec::new() } })
@@ -341,7 +352,8 @@ impl Reports<'_> {
     /// Returns the report in all requested formats. Only the final text shows the insides of the block layer.
     fn text(&mut self, run: &Run<'_>, changes: &[DiskChange], is_final: bool) -> String {
         let mut fio = run.fio_report(unix_ms());
-        fio.cpu_idleness = self.idleness();
+        self.idleness = self.idleness();
+        fio.cpu_idleness.clone_from(&self.idleness);
         let key = key(run, changes);
         let mut out = String::new();
         for format in self.formats {
@@ -454,20 +466,20 @@ fn settings(run: &Run<'_>) -> Vec<String> {
 }
 
 /// Shows progress and results so far, answers `inspect --live` and `set`, and watches for Ctrl-C while files are made.
-struct Screen<'a> {
+struct Screen<'a, 'f> {
     live: Option<live::Server>,
     jobs: &'a [Job],
     line: Line,
     render: Option<JobsLine<'a>>,
     stop: Arc<AtomicBool>,
     status: StatusTimes,
-    reports: Reports<'a>,
+    reports: &'a mut Reports<'f>,
     output: &'a mut Output,
     /// The first failure to make or write results so far.
     failed: Option<Failure>,
 }
 
-impl Screen<'_> {
+impl Screen<'_, '_> {
     /// What `mqblk set` has changed so far.
     fn changes(&self) -> Vec<DiskChange> {
         self.live.as_ref().map(live::Server::changes).unwrap_or_default()
@@ -480,7 +492,7 @@ impl Screen<'_> {
     }
 }
 
-impl Observer for Screen<'_> {
+impl Observer for Screen<'_, '_> {
     fn laying_out(&mut self, path: &Path, done: u64, all: u64) -> ControlFlow<()> {
         self.line.show(|| laying_out(path, done, all));
         if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -24,10 +24,10 @@ struct CpuTime {
 }
 
 impl CpuTimes {
-    /// Reads them.
+    /// Reads the times until now.
     ///
     /// # Errors
-    /// When /proc/stat cannot be read or is empty.
+    /// When /proc/stat cannot be read.
     pub fn read() -> Result<CpuTimes> {
         let text =
             fs::read_to_string("/proc/stat").map_err(|e| Error::os(e, "/proc/stat: cannot be read".to_owned()))?;
@@ -49,7 +49,7 @@ impl CpuTimes {
 }
 
 impl CpuTime {
-    /// Reads a line such as `cpu3 4705 356 584 3699176 23060 23 277 0 0 0`. The sum over all CPUs, `cpu`, is none.
+    /// Reads a line such as `cpu3 4705 356 584 3699176 23060 23 277 0 0 0`. The line `cpu` has the sum over all CPUs, so it gives `None`.
     fn parse(line: &str) -> Option<CpuTime> {
         let mut words = line.split_whitespace();
         let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;

@@ -23,7 +23,7 @@
 //! One lock for the whole disk. It is taken once per inserted or dispatched batch, once per completion and once per bio
 //! that may adjoin a request. Shares hold while queues are backlogged. Between two turns of a queue every other queue
 //! may use up one budget (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests;
-//! IDLE gets one request every 200 ms. Memory for 256 queues is allocated at the start. A disk that gets more queues
+//! beside other queues, IDLE gets one request every 200 ms, when a turn ends. Memory for 256 queues is allocated at the start. A disk that gets more queues
 //! allocates more memory as they are added, never per request.
 //!
 //! # Differences from the kernel

@@ -108,12 +108,10 @@ pub(super) fn make_files(
                 let missing = format!("{place}: '{}' does not exist", path.display());
                 let text = match data().next() {
                     None => format!("{missing} and the job gives no redo_size; add e.g. redo_size=64m"),
-                    Some(job) if job.size.is_none() => {
-                        format!("{missing} and the job gives no size; add e.g. size=1g")
-                    }
-                    Some(_) => {
+                    Some(job) if matches!(job.size, Some(Extent::Percent(_))) => {
                         format!("{missing}, so size cannot be a percentage of it; add e.g. filesize=1g")
                     }
+                    Some(_) => format!("{missing} and the job gives no size; add e.g. size=1g"),
                 };
                 return Err(Error::usage(text));
             }

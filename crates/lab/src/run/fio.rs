@@ -47,7 +47,7 @@ impl Run<'_> {
             version: version(),
             unix_ms,
             global_options: shown(&self.file.global_options),
-            jobs: self.members().into_iter().filter_map(|members| self.block(&members)).collect(),
+            jobs: self.members().iter().map(|members| self.block(members)).collect(),
             disk_util: self.disk_utils(),
             cpu_idleness: None,
         };
@@ -81,14 +81,14 @@ impl Run<'_> {
         self.members().into_iter().filter_map(of).collect()
     }
 
-    /// The report of one block; `None` without members. Threads that never started have measured nothing.
-    fn block(&self, members: &[usize]) -> Option<JobReport> {
+    /// The report of one block, which has at least one member. Threads that never started have measured nothing.
+    fn block(&self, members: &[usize]) -> JobReport {
         let shown_of = |i: &usize| {
             let job = &self.file.jobs[self.outcome.instances[*i].job];
             self.outcome.threads[*i].as_ref().map_or_else(JobStats::default, |end| without(job, &end.stats))
         };
         let stats: Vec<JobStats> = members.iter().map(shown_of).collect();
-        let first = &self.outcome.instances[*members.first()?];
+        let first = &self.outcome.instances[members[0]];
         let job = &self.file.jobs[first.job];
         let meta = JobMeta {
             name: &job.name,
@@ -104,7 +104,7 @@ impl Run<'_> {
             continue_on_error: false,
             elapsed_s: self.outcome.elapsed.as_ns().div_ceil(1_000_000_000),
         };
-        Some(job_report(&meta, &stats))
+        job_report(&meta, &stats)
     }
 
     fn disk_utils(&self) -> Vec<DiskUtil> {

@@ -68,7 +68,7 @@ impl Job {
     /// Returns the end of the bytes that an instance touches in a file, if the job gives it in bytes.
     pub fn reach(&self, share: FileShare, instance: u32) -> Option<u64> {
         let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
-        // With `filesize` random offsets reach to the end of the file, whatever `size` says.
+        // With `filesize`, random offsets reach to the end of the file, also if `size` is smaller.
         if share.filesize_bytes.is_some() {
             return share.filesize_bytes;
         }

@@ -154,13 +154,15 @@ impl Verifier {
             };
             return Err(SetupError::new(&job.name, "bs", interval, rule, remedy));
         }
-        let short = |size: &u64| (1..=header).contains(&(size % interval));
-        if let Some(size) = block_sizes(job).find(short).filter(|_| !job.bs_unaligned) {
+        // With bs_unaligned, each I/O is a block. Otherwise a block is what a multiple of the interval leaves.
+        let rest = |len: u64| if job.bs_unaligned { len } else { len % interval };
+        if let Some(len) = lengths(job, interval).find(|&len| (1..=header).contains(&rest(len))) {
             let rule = format!(
-                "verify={} puts {header} bytes in front of every {interval}, and the rest is shorter",
+                "verify={} puts {header} bytes in front of every {interval} bytes, and I/Os of {len} bytes have no room for the last of \
+                 these headers",
                 kind.name()
             );
-            return Err(SetupError::new(&job.name, "bs", size, rule, "use sizes that divide one another, or one size"));
+            return Err(SetupError::new(&job.name, "bs", len, rule, "use one size, or multiples of the smallest one"));
         }
         let header_at = if kind.has_header() { job.verify_offset.unwrap_or(0) } else { 0 };
         if header_at > 0 && (header_at < header || header_at + header > interval) {
@@ -336,14 +338,27 @@ fn interval(job: &Job) -> u64 {
     if min.is_multiple_of(interval) && max.is_multiple_of(interval) { interval } else { common_divisor(min, max) }
 }
 
-/// Sizes of the I/Os with headers. Those of a range stand for the multiples of its smallest size.
-fn block_sizes(job: &Job) -> impl Iterator<Item = u64> {
+/// Lengths of the I/Os with headers. Of the multiples of a size, only so many are among them that no other one leaves another rest in an
+/// interval.
+fn lengths(job: &Job, interval: u64) -> impl Iterator<Item = u64> {
     let reads = job.rw.mode == RwMode::Read || job.bs_is_seq_rand;
     let used = [(reads, &job.block_sizes.read), (job.rw.has(Dir::Write), &job.block_sizes.write)];
-    used.into_iter().filter(|(is_used, _)| *is_used).flat_map(|(_, sizes)| match sizes {
-        BlockSizes::Fixed(bytes) => vec![*bytes],
-        BlockSizes::Range { min_bytes, max_bytes } => vec![common_divisor(*min_bytes, interval(job)), *max_bytes],
-        BlockSizes::Split(split) => split.iter().map(|s| s.bytes).collect(),
+    let used = used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, sizes)| sizes);
+    let largest = used.clone().map(BlockSizes::max_bytes).max().unwrap_or(0);
+    // Where a touched block of the random map is in the way, an I/O is shortened to a multiple of the smallest size.
+    let shortens = job.rw.random && !job.has_no_map();
+    let multiples =
+        move |of: u64, most: u64| (1..=(most / of).min(interval / common_divisor(of, interval))).map(move |n| n * of);
+    used.flat_map(move |sizes| {
+        let shortened = multiples(sizes.min_bytes(), if shortens { largest } else { 0 });
+        let asked: Box<dyn Iterator<Item = u64>> = match sizes {
+            BlockSizes::Fixed(bytes) => Box::new([*bytes].into_iter()),
+            BlockSizes::Range { min_bytes, max_bytes } => {
+                Box::new(multiples(*min_bytes, *max_bytes).chain([*max_bytes]))
+            }
+            BlockSizes::Split(split) => Box::new(split.iter().filter(|size| size.pct > 0).map(|size| size.bytes)),
+        };
+        asked.chain(shortened)
     })
 }
 

@@ -115,6 +115,32 @@ fn blocks_too_small_for_their_header_are_refused() {
     assert_eq!(e, "bs=104: verify=sha256 puts 104 bytes in front of every block; raise bs to 512 or more (job 'v')");
 }
 
+/// All lengths of I/Os that `job` writes, or reads and verifies.
+fn lengths_by_hand(job: &Job) -> Vec<u64> {
+    let of = |sizes: &BlockSizes| -> Vec<u64> {
+        match sizes {
+            BlockSizes::Fixed(bytes) => vec![*bytes],
+            BlockSizes::Range { min_bytes, max_bytes } if job.bs_unaligned => (*min_bytes..=*max_bytes).collect(),
+            BlockSizes::Range { min_bytes, max_bytes } => {
+                (*min_bytes..=*max_bytes).step_by(*min_bytes as usize).chain([*max_bytes]).collect()
+            }
+            BlockSizes::Split(split) => split.iter().filter(|s| s.pct > 0).map(|s| s.bytes).collect(),
+        }
+    };
+    let reads = job.rw.mode == RwMode::Read || job.bs_is_seq_rand;
+    let used: Vec<&BlockSizes> = [(reads, &job.block_sizes.read), (job.rw.has(Dir::Write), &job.block_sizes.write)]
+        .into_iter()
+        .filter_map(|(is_used, sizes)| is_used.then_some(sizes))
+        .collect();
+    let mut lengths: Vec<u64> = used.iter().copied().flat_map(of).collect();
+    if job.rw.random {
+        let largest = used.iter().map(|sizes| sizes.max_bytes()).max().unwrap_or(0);
+        let shortened = used.iter().flat_map(|sizes| (sizes.min_bytes()..=largest).step_by(sizes.min_bytes() as usize));
+        lengths.extend(shortened);
+    }
+    lengths
+}
+
 /// A write of 65,537 bytes with a header every 4096 panicked: the last byte has no room for one.
 #[test]
 fn every_size_of_an_accepted_job_has_room_for_its_headers() {
@@ -138,27 +164,21 @@ fn every_size_of_an_accepted_job_has_room_for_its_headers() {
             mode: [RwMode::Read, RwMode::Write, RwMode::ReadWrite][rng.below(3) as usize],
             random: rng.below(2) == 0,
         };
-        job.bs_is_seq_rand = rng.below(3) == 0;
+        (job.bs_is_seq_rand, job.bs_unaligned) = (rng.below(3) == 0, rng.below(4) == 0);
         job.verify = Some(VerifyKind::Crc32c);
         job.verify_interval = (rng.below(3) == 0).then(|| 80 + rng.below(1000));
+        let lengths = lengths_by_hand(&job);
         let Ok(verifier) = Verifier::new(&job, 1) else {
+            let distance = interval(&job);
+            let has_room = |len: &u64| !(1..=44).contains(&if job.bs_unaligned { *len } else { len % distance });
+            assert!(distance <= 44 || !lengths.iter().all(has_room), "seed {seed} is refused: {job:?}");
             refused += 1;
             continue;
         };
         let mut verifier = verifier.expect("the job verifies");
-        let all = |sizes: &BlockSizes| match sizes {
-            BlockSizes::Fixed(bytes) => vec![*bytes],
-            BlockSizes::Range { min_bytes, max_bytes } => {
-                (*min_bytes..=*max_bytes).step_by(*min_bytes as usize).chain([*max_bytes]).collect()
-            }
-            BlockSizes::Split(split) => split.iter().map(|s| s.bytes).collect(),
-        };
-        let reads = job.rw.mode == RwMode::Read || job.bs_is_seq_rand;
-        let read = if reads { all(&job.block_sizes.read) } else { Vec::new() };
-        let written = if job.rw.has(Dir::Write) { all(&job.block_sizes.write) } else { Vec::new() };
-        for size in read.into_iter().chain(written) {
-            let good = block(&verifier, size as usize);
-            assert_eq!(fault(&mut verifier, &good, OFFSET, Expect::Valid), None, "seed {seed}: {size}");
+        for len in lengths {
+            let good = block(&verifier, len as usize);
+            assert_eq!(fault(&mut verifier, &good, OFFSET, Expect::Valid), None, "seed {seed}: {len}");
         }
         accepted += 1;
     }

@@ -21,7 +21,7 @@ pub(crate) enum Expiry {
     TooIdle,
     /// `timeout_sync` is over.
     BudgetTimeout,
-    /// The next request costs more than what is left of the budget.
+    /// The next request costs more than what is left of the budget, or an IDLE queue had its one request.
     BudgetExhausted,
     /// No request, and no reason to wait for one.
     NoMoreRequests,

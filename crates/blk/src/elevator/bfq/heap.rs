@@ -56,6 +56,12 @@ impl Heap {
         self.entries.first().map(|e| (e.id, e.key))
     }
 
+    /// The queues whose time is the earliest, in any order. Looks at all queues.
+    pub(crate) fn all_first(&self) -> impl Iterator<Item = u32> {
+        let first = self.entries.first().map(|e| e.key);
+        self.entries.iter().filter(move |e| Some(e.key) == first).map(|e| e.id)
+    }
+
     /// Adds a queue. Panics if it is in the heap already.
     #[inline]
     pub(crate) fn insert(&mut self, id: u32, key: VTime) {

@@ -12,7 +12,7 @@
 //!
 //! Guarantees (for continuously backlogged queues of one class): between any two of them the difference of
 //! `service / weight` stays within `budget_i / weight_i + budget_j / weight_j`. RT goes before BE before IDLE, except that
-//! backlogged IDLE queues get a turn at least every [`IDLE_CLASS_TIMEOUT`]. All operations O(log n) in the queues
+//! a backlogged IDLE queue is next if the class had no turn for [`IDLE_CLASS_TIMEOUT`]. All operations O(log n) in the queues
 //! concerned. Needs: one lock around all calls. Not here: requests, budgets' sizes, idling.
 //!
 //! Source: Valente and Checconi (2010), section 4; Bennett and Zhang, "Hierarchical packet fair queueing algorithms".
@@ -159,16 +159,18 @@ impl ServiceTree {
         !self.eligible.is_empty() || !self.waiting.is_empty()
     }
 
-    /// The queue to be served next, without taking it. If none is eligible, V goes to the smallest S, unless a queue of the class is in
-    /// service: then that one is eligible, and V stays.
-    fn first(&mut self, entities: &[Entity], in_service: bool) -> Option<u32> {
+    /// The queue to be served next, without taking it. If none is eligible, V goes to the smallest S. While a queue is in service, V stays
+    /// where it is.
+    fn first(&mut self, entities: &mut [Entity], in_service: bool) -> Option<u32> {
         self.admit(entities);
         if self.eligible.is_empty() {
-            let (id, start) = self.waiting.first()?;
+            let (_, start) = self.waiting.first()?;
             if in_service {
-                return Some(id);
+                let finish = |id: &u32| entities[*id as usize].finish;
+                return self.waiting.all_first().reduce(|a, b| if finish(&a).is_after(finish(&b)) { b } else { a });
             }
             self.vtime = start;
+            self.forget(entities);
             self.admit(entities);
         }
         self.eligible.first().map(|(id, _)| id)
@@ -220,9 +222,8 @@ impl Wf2q {
     /// A queue becomes backlogged. It starts where V is, or where its last turn ended if that lies ahead.
     ///
     /// With `resumes`, which is the coefficient of its raising (1: it is not raised), it starts where its last turn ended in any case,
-    /// because it was without backlog only briefly. But V may have gone far meanwhile, and queues that come back soon again and again would
-    /// lag behind it more and more, and then be served before all others for as long. So S and F move on until F has reached V, or by
-    /// the coefficient's part of this for a raised queue (`bfq_update_fin_time_enqueue`).
+    /// because it was without backlog only briefly. If F is behind V, S and F move on together by (V - F) / coefficient. So a queue that
+    /// comes back soon again and again cannot lag far behind V, and then be served before all others (`bfq_update_fin_time_enqueue`).
     pub(crate) fn activate(&mut self, id: u32, weight: u32, budget: u32, resumes: Option<u32>, now: Instant) {
         let e = &mut self.entities[id as usize];
         let tree = &mut self.trees[usize::from(e.class)];
@@ -265,8 +266,7 @@ impl Wf2q {
     /// The queue [`Wf2q::select`] would choose.
     pub(crate) fn peek(&mut self, now: Instant) -> Option<u32> {
         let class = self.next_class(now)?;
-        let in_service = self.in_service.is_some_and(|id| usize::from(self.entities[id as usize].class) == class);
-        self.trees[class].first(&self.entities, in_service)
+        self.trees[class].first(&mut self.entities, self.in_service.is_some())
     }
 
     /// Chooses the queue to serve. No other queue may be in service.

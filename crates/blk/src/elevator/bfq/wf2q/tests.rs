@@ -150,6 +150,22 @@ fn looking_for_a_preemption_does_not_move_v() {
 }
 
 #[test]
+fn looking_for_a_preemption_finds_what_is_selected_then() {
+    let mut s = backlogged(&[1, 1, 1], 100);
+    for (id, budget) in [(0, 70), (1, 40)] {
+        assert_eq!(s.select(T0), Some(id));
+        s.serve(id, 100);
+        s.expire(id, Some((1, budget)));
+    }
+    assert_eq!(s.select(T0), Some(2));
+    assert_eq!((times(&s, 0), times(&s, 1)), ((100.0, 170.0), (100.0, 140.0)));
+    assert_eq!(s.peek(T0), Some(1), "of equal starts the first finish");
+    s.serve(2, 10);
+    s.expire(2, None);
+    assert_eq!(s.select(T0), Some(1));
+}
+
+#[test]
 fn a_quiet_class_is_forgotten() {
     let mut s = backlogged(&[1, 5], 1000);
     for _ in 0..2 {
