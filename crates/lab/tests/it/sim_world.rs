@@ -250,3 +250,34 @@ mod deep {
         assert!(alarms <= 5, "{alarms} false alarms in 100 comparisons, seeds 0..100");
     }
 }
+
+/// bfq served eight or more readers alone for as long as a later one waited: up to 48 s for one I/O.
+#[test]
+fn bfq_serves_who_comes_later_beside_many_readers() {
+    let dir = Dir::new("bfq-later");
+    for (readers, depth, parallel, later) in [
+        (8, 2, 32, "rw=randread bs=16k iodepth=1"),
+        (10, 2, 32, "rw=randread bs=16k iodepth=1"),
+        (10, 1, 4, "rw=randread bs=4k iodepth=4"),
+        (12, 4, 32, "rw=read bs=64k iodepth=1"),
+        (10, 2, 32, "rw=randwrite bs=16k iodepth=1"),
+    ] {
+        let machine = format!(
+            "[machine]\nsockets = 1\ncores = 8\nthreads = 1\n[disk]\nattach = \"direct\"\nsize_gib = 500\nread_us = 90\nwrite_us = 30\n\
+             bw_mb = 500\nparallel = {parallel}\nqueue_depth = 1023\n"
+        );
+        let later = later.replace(' ', "\n");
+        let file = parse(&format!(
+            "[global]\nioengine=libaio\ndirect=1\ntime_based\n\
+             [reader]\nrw=read\nbs=128k\niodepth={depth}\noffset_increment=20g\nnumjobs={readers}\nruntime=15\n\
+             [later]\n{later}\noffset=300g\nsize=20g\nstartdelay=6\nruntime=8\n"
+        ));
+        let run = run(&file, &dir.file("m.toml", &machine), &[("scheduler", "bfq")], 1);
+        let longest_ms: Vec<u64> =
+            run.stats().map(|s| s.dirs.iter().map(|d| d.clat.run.max()).max().unwrap_or(0) / 1_000_000).collect();
+        let case = format!("{readers} readers of depth {depth}, {parallel} at once, {later:?}: {longest_ms:?} ms");
+        println!("{case}");
+        assert!(longest_ms.len() == readers + 1 && longest_ms[readers] < 600, "{case}");
+        assert!(longest_ms.iter().all(|ms| *ms < 1500), "{case}");
+    }
+}

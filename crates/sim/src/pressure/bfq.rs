@@ -115,6 +115,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
         depth: cap as u32 + BACKLOG + rng.pick(&[0, 12]),
         weight: rng.pick(&[1, 10, 100, 100, 333, 1000]),
         sequential: true,
+        starts_ns: 0,
     };
     let clients: Vec<Client> = (0..n).map(client).collect();
     let speed = Speed { cap, request_ns: 0, sector_ns: 2000 };

@@ -97,6 +97,7 @@ fn draw_clients(rng: &mut Rng, op: &[Op], class: IoPrioClass) -> Vec<Client> {
         depth: rng.pick(&[1, 4, 32]),
         weight: 0,
         sequential: rng.below(2) == 0,
+        starts_ns: 0,
     };
     (0..n).map(client).collect()
 }

@@ -38,6 +38,8 @@ pub(super) struct Client {
     pub(super) weight: u16,
     /// Addresses ascend with gaps, instead of being random.
     pub(super) sequential: bool,
+    /// When it begins, from the start of the case, ns.
+    pub(super) starts_ns: u64,
 }
 
 impl Client {
@@ -51,6 +53,7 @@ impl Client {
             depth: rng.pick(&[1, 4, 32, 64]),
             weight: 0,
             sequential: rng.below(2) == 0,
+            starts_ns: 0,
         }
     }
 }
@@ -77,12 +80,13 @@ fn describe(speed: Speed, clients: &[Client]) -> String {
     let each = [speed.request_ns, speed.sector_ns].map(time);
     let mut text = format!("device    {} requests at a time, each {} and {} per sector\n", speed.cap, each[0], each[1]);
     for (i, c) in clients.iter().enumerate() {
-        let Client { cpu, op, class, nr_sectors, depth, weight, sequential } = c;
+        let Client { cpu, op, class, nr_sectors, depth, weight, sequential, starts_ns } = c;
         let order = if *sequential { "in sequence" } else { "anywhere" };
         text += &format!(
             "client {i}  CPU {cpu}, {depth} in flight: {op:?} of {nr_sectors} sectors {order}, class {class:?}"
         );
-        text += &if *weight > 0 { format!(", weight {weight}\n") } else { "\n".into() };
+        text += &if *weight > 0 { format!(", weight {weight}") } else { String::new() };
+        text += &if *starts_ns > 0 { format!(", from {}\n", time(*starts_ns)) } else { "\n".into() };
     }
     text
 }
@@ -230,11 +234,12 @@ impl<'a> World<'a> {
 
     /// Runs until so many requests have completed, then until all requests have completed.
     pub(super) fn run(mut self, requests: u64, bound: &mut dyn Bound) -> Pressed {
-        for i in 0..self.clients.len() {
-            (0..self.clients[i].depth).for_each(|_| self.insert(i, bound));
-        }
+        let mut later: Vec<usize> = (0..self.clients.len()).collect();
         let mut completed = 0;
         loop {
+            for i in later.extract_if(.., |i| START_NS + self.clients[*i].starts_ns <= self.now).collect::<Vec<_>>() {
+                (0..self.clients[i].depth).for_each(|_| self.insert(i, bound));
+            }
             self.dispatch(bound);
             // A mark stands for a request that waits for something of the elevator; the elevator was asked just now.
             while self.bed.take_run().is_some() {
@@ -248,7 +253,8 @@ impl<'a> World<'a> {
                 again.unwrap_or(self.now + LOOK_AGAIN_NS).max(self.now + 1)
             });
             let done = self.at_disk.front().map(|(_, _, done)| *done);
-            self.now = held.into_iter().chain(done).min().expect("something is queued or at the device");
+            let starts = later.iter().map(|i| START_NS + self.clients[*i].starts_ns).min();
+            self.now = held.into_iter().chain(done).chain(starts).min().expect("something is queued or at the device");
             assert!(self.now < START_NS << 20, "the elevator gives nothing any more, {} queued", self.queued.len());
             while self.at_disk.front().is_some_and(|(_, _, done)| *done <= self.now) {
                 let (rq, r, _) = self.at_disk.pop_front().expect("looked at");
