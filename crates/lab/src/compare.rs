@@ -262,21 +262,39 @@ fn row(metric: Metric, pairs: &[PairResult], level: f64) -> Option<Row> {
     })
 }
 
-/// Marks the primary row according to the verdict, and the others after Holm's correction among themselves. Without a
-/// verdict no row is marked.
+/// Whether two rows are the same number in other units, such as IOPS and bandwidth of one block size.
+fn is_same_number(a: &Row, b: &Row) -> bool {
+    let (Some(ra), Some(rb)) = (a.ratio, b.ratio) else { return false };
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
+    a.metric.higher_is_better() == b.metric.higher_is_better()
+        && near(ra.ratio, rb.ratio)
+        && near(ra.low, rb.low)
+        && near(ra.high, rb.high)
+}
+
+/// Marks the primary row according to the verdict, and the others after Holm's correction among themselves. Rows that are the same number
+/// are one, with one mark. Without a verdict no row is marked.
 fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict, level: f64) {
+    let first = rows.iter().position(|row| row.metric == primary);
+    // Each row stands for itself, or for the primary or an earlier row that it is the same number as.
+    let stands_for: Vec<usize> = (0..rows.len())
+        .map(|i| first.into_iter().chain(0..i).find(|&of| is_same_number(&rows[of], &rows[i])).unwrap_or(i))
+        .collect();
     let secondary: Vec<usize> =
-        (0..rows.len()).filter(|&i| rows[i].metric != primary && rows[i].adjusted_p.is_some()).collect();
+        (0..rows.len()).filter(|&i| Some(i) != first && stands_for[i] == i && rows[i].adjusted_p.is_some()).collect();
     let p: Vec<f64> = secondary.iter().filter_map(|&i| rows[i].adjusted_p).collect();
     for (&i, adjusted) in secondary.iter().zip(holm::adjust(&p)) {
         rows[i].adjusted_p = Some(adjusted);
     }
+    for i in 0..rows.len() {
+        rows[i].adjusted_p = rows[i].adjusted_p.and(rows[stands_for[i]].adjusted_p);
+    }
     if matches!(verdict, Verdict::Stopped { .. } | Verdict::Errors) {
         return;
     }
-    for row in rows {
+    for (i, row) in rows.iter_mut().enumerate() {
         let Some(r) = row.ratio else { continue };
-        let stands = if row.metric == primary {
+        let stands = if Some(stands_for[i]) == first {
             verdict.is_difference()
         } else {
             row.adjusted_p.is_some_and(|p| p < level) && (r.ratio - 1.0).abs() > NEGLIGIBLE
@@ -324,6 +342,35 @@ mod tests {
         assert!((iops.ratio.unwrap().percent() - 9.7).abs() < 0.2, "{iops:?}");
         assert_eq!((iops.mark, c.row(Metric::LatencyMean).unwrap().mark), (Mark::Better, Mark::Better));
         assert!(c.row(Metric::LatencyP99).is_none() && c.warnings.is_empty());
+    }
+
+    #[test]
+    fn the_same_number_in_other_units_has_the_same_mark() {
+        let noisy = |i: u32, by: f64| 1000.0 + by * f64::from(i * 7 % 5);
+        let pairs: Vec<_> = (0..12)
+            .map(|i| {
+                let mut pair = pair(noisy(i, 3.0), noisy(i + 2, 3.0) * 1.006);
+                for (side, n) in [(&mut pair.a, i), (&mut pair.b, i + 3)] {
+                    side.bytes_per_second = side.iops.map(|iops| iops * 4096.0);
+                    // Three that say nothing.
+                    (side.latency_p50_ns, side.latency_p99_ns) = (Some(noisy(n, 90.0)), Some(noisy(n + 1, 90.0)));
+                    side.cpu_per_io_ns = Some(noisy(n, 60.0));
+                }
+                pair
+            })
+            .collect();
+        let c = evaluate(12, &pairs);
+        let [iops, bytes] = [Metric::Iops, Metric::BytesPerSecond].map(|m| *c.row(m).unwrap());
+        assert_eq!((iops.mark, iops.adjusted_p), (bytes.mark, bytes.adjusted_p));
+        assert_eq!(iops.mark, Mark::Better);
+        // As the primary metric is another one, each of the two was corrected for the other before.
+        let plan = Plan::new(12, 1, 1).unwrap();
+        let c = Comparison::evaluate(plan, Metric::LatencyP50, &pairs, SideTotals::default(), SideTotals::default());
+        let [iops, bytes] = [Metric::Iops, Metric::BytesPerSecond].map(|m| *c.row(m).unwrap());
+        let secondary =
+            c.rows.iter().filter(|row| row.metric != Metric::LatencyP50 && row.adjusted_p.is_some()).count();
+        assert_eq!((iops.mark, iops.adjusted_p), (bytes.mark, bytes.adjusted_p));
+        assert!((iops.adjusted_p.unwrap() - iops.ratio.unwrap().p * (secondary - 1) as f64).abs() < 1e-12);
     }
 
     #[test]
