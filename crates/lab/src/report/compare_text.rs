@@ -11,7 +11,7 @@ use super::stages;
 use crate::compare::{Comparison, Mark, Row, SideTotals, level};
 use crate::metric::Metric;
 use crate::stage::StageTimes;
-use crate::verdict::Verdict;
+use crate::verdict::{COVERAGE, NEGLIGIBLE, Verdict};
 use crate::warning::Warning;
 
 /// Returns the whole report. `replay` is the command that repeats the comparison.
@@ -51,7 +51,10 @@ pub fn headline(c: &Comparison) -> String {
     }
     match c.verdict {
         Verdict::Errors => verdict,
-        Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {
+        Verdict::NoDifferenceShown if r.p < 1.0 - COVERAGE && (r.ratio - 1.0).abs() <= NEGLIGIBLE => {
+            format!("{verdict}: {figure}, {basis}; up to {:.1}% counts as no difference", 100.0 * NEGLIGIBLE)
+        }
+        Verdict::NoDifferenceShown if r.p < 1.0 - COVERAGE => {
             let level = level_text(c);
             format!("{verdict}: {figure}, {basis}; a verdict needs p < {level}: run more pairs to decide")
         }
@@ -264,6 +267,15 @@ mod tests {
         assert!((0.02..0.05).contains(&p), "{p}");
         assert!(headline(&c).ends_with("a verdict needs p < 0.02: run more pairs to decide"), "{}", headline(&c));
         assert!(!c.verdict.is_difference());
+    }
+
+    #[test]
+    fn a_negligible_difference_asks_for_no_more_pairs() {
+        let run = |iops: f64| RunMetrics { iops: Some(iops), ..RunMetrics::default() };
+        let pair = |i: u32| PairResult { a: run(1000.0), b: run(1000.5 + 0.01 * f64::from(i % 3)) };
+        let c = compare(&(0..12).map(pair).collect::<Vec<_>>());
+        assert!(!c.verdict.is_difference() && c.row(Metric::Iops).unwrap().ratio.unwrap().p < 0.001);
+        assert!(headline(&c).ends_with("; up to 0.1% counts as no difference"), "{}", headline(&c));
     }
 
     #[test]
