@@ -114,6 +114,9 @@ const LOST_MAX: f64 = 0.05;
 /// Largest depth of a job, which is the limit of job files.
 const DEPTH_MAX: i64 = 65_536;
 
+/// The name of processes that are one job, and whether they read, write and trim.
+type Group = (String, [bool; 3]);
+
 /// Makes the jobs of a device, busiest first.
 pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String>) -> Vec<JobProfile> {
     let mut by_pid: BTreeMap<(u32, bool), Vec<&Bio>> = BTreeMap::new();
@@ -121,18 +124,25 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
         by_pid.entry((b.pid, b.class == Class::Trim)).or_default().push(b);
     }
     // Processes of the same name and the same directions are one job, because a single thread may have next to nothing to do.
-    let mut groups: BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, Vec<Vec<&Bio>>> = BTreeMap::new();
     for ((pid, _), bios) in by_pid {
         let name = names.get(&pid).cloned().unwrap_or_else(|| format!("pid{pid}"));
         let does = [Class::Read, Class::Write, Class::Trim].map(|c| bios.iter().any(|b| b.class == c));
         groups.entry((name, does)).or_default().push(bios);
     }
     drop_small(&mut groups, lives.bios.len(), notes);
-    groups.retain(|(_, does), _| does.contains(&true));
+    let foreign = foreign_flushes(&mut groups, notes);
     let (first, last) = lives.span();
     let each = |all: Vec<_>| all.into_iter().map(Process::of).collect::<Vec<_>>();
-    let mut jobs: Vec<JobProfile> =
-        groups.into_iter().map(|((name, _), all)| job(name, &each(all), (last - first).max(1))).collect();
+    let flushes_of =
+        |key: &Group| foreign.as_ref().filter(|(writer, _)| writer == key).map_or(0, |(_, flushes)| *flushes);
+    let mut jobs: Vec<JobProfile> = groups
+        .into_iter()
+        .map(|(key, all)| {
+            let flushes = flushes_of(&key);
+            job(key.0, &each(all), (last - first).max(1), flushes)
+        })
+        .collect();
     jobs.sort_by(|a, b| b.iops().total_cmp(&a.iops()));
     // Each job gets its own name.
     for i in 1..jobs.len() {
@@ -146,11 +156,33 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
     jobs
 }
 
+/// Takes out the processes that only flush, such as a journal's. Returns the job that writes most, with the number of their flushes:
+/// they are for its writes.
+fn foreign_flushes(groups: &mut BTreeMap<Group, Vec<Vec<&Bio>>>, notes: &mut Vec<String>) -> Option<(Group, u64)> {
+    let flushers: Vec<Group> = groups.keys().filter(|(_, does)| !does.contains(&true)).cloned().collect();
+    let bios = |all: Vec<Vec<&Bio>>| all.iter().map(|bios| bios.len() as u64).sum::<u64>();
+    let flushes: u64 = flushers.iter().filter_map(|key| groups.remove(key)).map(bios).sum();
+    let names: Vec<&str> = flushers.iter().map(|(name, _)| name.as_str()).collect();
+    let names = names.join(", ");
+    let writes = |all: &Vec<Vec<&Bio>>| all.iter().flatten().filter(|b| b.class == Class::Write).count();
+    let writer = groups.iter().max_by_key(|(_, all)| writes(all)).filter(|(_, all)| writes(all) > 0);
+    if flushers.is_empty() {
+        return None;
+    }
+    notes.push(match writer {
+        Some(((name, _), _)) => {
+            format!("{flushes} flushes of {names}, which has no other I/O, count for '{name}', which writes most")
+        }
+        None => format!("{flushes} flushes of {names} are left out: nobody writes"),
+    });
+    writer.map(|(key, _)| (key.clone(), flushes))
+}
+
 /// Drops groups with few of the `most` I/Os, the smallest first, as long as the total loss stays small.
-fn drop_small(groups: &mut BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>>, most: usize, notes: &mut Vec<String>) {
+fn drop_small(groups: &mut BTreeMap<Group, Vec<Vec<&Bio>>>, most: usize, notes: &mut Vec<String>) {
     let share = |ios: usize| ios as f64 / most as f64;
     let ios = |all: &Vec<Vec<&Bio>>| all.iter().map(Vec::len).sum::<usize>();
-    let mut small: Vec<(usize, (String, [bool; 3]))> =
+    let mut small: Vec<(usize, Group)> =
         groups.iter().map(|(key, all)| (ios(all), key.clone())).filter(|(n, _)| share(*n) < SHARE_MIN).collect();
     small.sort();
     let (mut lost, mut processes) = (0, 0);
@@ -237,7 +269,8 @@ pub(super) fn cv(values: &[f64]) -> f64 {
     (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt() / mean
 }
 
-fn job(name: String, all: &[Process<'_>], span_ns: u64) -> JobProfile {
+/// `foreign_flushes`: those of other processes for its writes. The job does not wait for them.
+fn job(name: String, all: &[Process<'_>], span_ns: u64, foreign_flushes: u64) -> JobProfile {
     let n = all.len() as f64;
     let mean = |f: &dyn Fn(&Process<'_>) -> f64| all.iter().map(f).sum::<f64>() / n;
     let iodepth = all.iter().map(|p| p.depth).max().unwrap_or(1);
@@ -248,8 +281,9 @@ fn job(name: String, all: &[Process<'_>], span_ns: u64) -> JobProfile {
     let bios = || all.iter().flat_map(|p| p.bios.iter()).filter(|b| b.class != Class::Flush);
     let first = bios().map(|b| b.sector).min().unwrap_or(0);
     let end = bios().map(|b| b.sector + u64::from(b.bytes >> 9)).max().unwrap_or(0);
-    let flushes = all.iter().flat_map(|p| p.bios.iter()).filter(|b| b.class == Class::Flush).count() as u64;
+    let own_flushes = all.iter().flat_map(|p| p.bios.iter()).filter(|b| b.class == Class::Flush).count() as u64;
     let writes = write.as_ref().map_or(0, |w| w.ios);
+    let flushes = own_flushes + foreign_flushes;
     let fsync = (flushes > 0 && writes > 0).then(|| ((writes as f64 / flushes as f64).round() as u32).max(1));
     let mut job = JobProfile {
         name,
@@ -269,7 +303,7 @@ fn job(name: String, all: &[Process<'_>], span_ns: u64) -> JobProfile {
     let think_us = mean(&|p| p.think_us);
     // An I/O that waits for its batch to fill, or for a flush, is neither in flight nor idle.
     let kept = in_flight / f64::from(iodepth) + f64::from(batch - 1) / f64::from(2 * iodepth);
-    if fsync.is_some() {
+    if own_flushes > 0 && writes > 0 {
         return job;
     }
     if iodepth == 1 {

@@ -95,6 +95,34 @@ fn lines_of_blkparse_say_the_same_as_records() {
     assert_eq!((&a.jobs, &a.disk), (&b.jobs, &b.disk));
 }
 
+/// A journal's process flushes for the writes of others. Its flushes were dropped, with the cost of making the writes durable.
+#[test]
+fn flushes_of_a_process_that_only_flushes_count_for_the_writer() {
+    let trace = |with_writes: bool| {
+        let (mut text, mut at) = (String::new(), 0u64);
+        let mut line = |pid: u32, act: char, rwbs: &str, extent: &str, name: &str| {
+            at += 20_000;
+            let time = format!("{}.{:09}", at / 1_000_000_000, at % 1_000_000_000);
+            text += &format!("259,0 0 1 {time} {pid} {act} {rwbs} {extent}[{name}]\n");
+        };
+        for i in 0..400u64 {
+            let (op, extent) = (if with_writes && i % 4 > 0 { "WS" } else { "R" }, format!("{} + 8 ", i * 64));
+            ['Q', 'D', 'C'].into_iter().for_each(|act| line(7, act, op, &extent, "postgres"));
+            if i % 8 == 0 {
+                ['Q', 'D', 'C'].into_iter().for_each(|act| line(9, act, "FN", "", "jbd2/vda1-8"));
+            }
+        }
+        lines(&text).unwrap()
+    };
+    let p = trace(true);
+    assert_eq!((p.jobs.len(), p.jobs[0].fsync), (1, Some(6)), "300 writes, 50 flushes: {p:?}");
+    let note = "50 flushes of jbd2_vda1-8, which has no other I/O, count for 'postgres', which writes most";
+    assert!(p.notes.iter().any(|n| n == note), "{:?}", p.notes);
+    let p = trace(false);
+    assert_eq!((p.jobs.len(), p.jobs[0].fsync), (1, None));
+    assert!(p.notes.iter().any(|n| n == "50 flushes of jbd2_vda1-8 are left out: nobody writes"), "{:?}", p.notes);
+}
+
 /// Part of what blktrace recorded of a virtio disk under Linux 6.1, from a moment with nothing in flight. fio read and
 /// wrote the disk and flushed its cache. In it a flush completes twice: as a FLUSH, and for its submitter as a write
 /// without data.
