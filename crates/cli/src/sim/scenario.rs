@@ -128,14 +128,18 @@ fn changes(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
         let Some(first) = base(scenario, rows, i) else { continue };
         let _ = writeln!(out, "\n'{}' against '{}':", row.name, first.name);
         let ratios = &scenario.row[i].published_ratio;
-        let is_shown = |f: &&Figure| f.published.is_some() || scenario.guests.is_some() || ratios.contains_key(&f.name);
-        for f in row.figures.iter().filter(is_shown) {
+        let is_published =
+            |f: &Figure| f.published.is_some() || scenario.guests.is_some() || ratios.contains_key(&f.name);
+        let any_published = row.figures.iter().any(is_published);
+        for f in row.figures.iter().filter(|f| is_published(f) || (!any_published && !is_same(first, f))) {
             let Some(base) = first.figures.iter().find(|b| b.name == f.name) else { continue };
             let _ = writeln!(out, "  {}", change(base, f, ratios.get(&f.name).copied()));
         }
         let reasons = why::reasons(first, row);
-        if reasons.is_empty() && row.figures.iter().all(|f| is_same(first, f)) {
-            let _ = writeln!(out, "  no difference");
+        if reasons.is_empty() {
+            let same = row.figures.iter().all(|f| is_same(first, f));
+            let _ =
+                writeln!(out, "  {}", if same { "no difference" } else { "why: cannot tell, latencies hardly differ" });
         }
         for reason in reasons {
             let _ = writeln!(out, "  why: {reason}.");

@@ -118,3 +118,20 @@ mod deep {
         guests.prints(&["  why: users10: a transaction takes ", "shorter: wake-up is ", "longer: CPU wait is "]);
     }
 }
+
+#[test]
+fn rows_without_published_figures_are_compared_in_simulation() {
+    let dir = Dir::new("sim");
+    dir.file(
+        "s.toml",
+        "title = \"t\"\nsource = \"s\"\njobs = \"s.fio\"\n[machine]\nsockets = 1\ncores = 4\nthreads = 1\n[disk]\nattach = \"scsi\"\nsize_gib = 32\n\
+         bw_mb = 500\nread_us = 300\nwrite_us = 1000\nparallel = 4\nqueue_depth = 8\nlun_queue_depth = 3\n\
+         [[row]]\nname = \"two\"\nset = { scheduler = \"none\", nr_hw_queues = 2 }\n\
+         [[row]]\nname = \"one\"\nset = { scheduler = \"none\", nr_hw_queues = 1 }\n",
+    );
+    dir.file(
+        "s.fio",
+        "[a]\nrw=read\nbs=4k\nioengine=libaio\niodepth=64\ndirect=1\ntime_based\nruntime=200ms\nsize=1g\n",
+    );
+    dir.mqblk(&["sim", "s.toml"]).exits(0).prints(&["'one' against 'two':\n  a.iops: simulated +", "why: a: "]);
+}
