@@ -160,20 +160,20 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
 /// they are for its writes.
 fn foreign_flushes(groups: &mut BTreeMap<Group, Vec<Vec<&Bio>>>, notes: &mut Vec<String>) -> Option<(Group, u64)> {
     let flushers: Vec<Group> = groups.keys().filter(|(_, does)| !does.contains(&true)).cloned().collect();
+    if flushers.is_empty() {
+        return None;
+    }
     let bios = |all: Vec<Vec<&Bio>>| all.iter().map(|bios| bios.len() as u64).sum::<u64>();
     let flushes: u64 = flushers.iter().filter_map(|key| groups.remove(key)).map(bios).sum();
     let names: Vec<&str> = flushers.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join(", ");
     let writes = |all: &Vec<Vec<&Bio>>| all.iter().flatten().filter(|b| b.class == Class::Write).count();
     let writer = groups.iter().max_by_key(|(_, all)| writes(all)).filter(|(_, all)| writes(all) > 0);
-    if flushers.is_empty() {
-        return None;
-    }
     notes.push(match writer {
         Some(((name, _), _)) => {
             format!("{flushes} flushes of {names}, which has no other I/O, count for '{name}', which writes most")
         }
-        None => format!("{flushes} flushes of {names} are left out: nobody writes"),
+        None => format!("{flushes} flushes of {names} are left out: no process writes"),
     });
     writer.map(|(key, _)| (key.clone(), flushes))
 }

@@ -120,7 +120,7 @@ fn flushes_of_a_process_that_only_flushes_count_for_the_writer() {
     assert!(p.notes.iter().any(|n| n == note), "{:?}", p.notes);
     let p = trace(false);
     assert_eq!((p.jobs.len(), p.jobs[0].fsync), (1, None));
-    assert!(p.notes.iter().any(|n| n == "50 flushes of jbd2_vda1-8 are left out: nobody writes"), "{:?}", p.notes);
+    assert!(p.notes.iter().any(|n| n == "50 flushes of jbd2_vda1-8 are left out: no process writes"), "{:?}", p.notes);
 }
 
 /// Part of what blktrace recorded of a virtio disk under Linux 6.1, from a moment with nothing in flight. fio read and
