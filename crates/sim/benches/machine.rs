@@ -7,25 +7,13 @@
 extern crate mqblk_sim as sim;
 
 use sim::scenario::build;
-use sim::scenario::file::{DiskChange, Row, Scenario};
+use sim::scenario::file::{Row, Scenario};
 use sim::study::{Study, base};
-use std::collections::BTreeMap;
 use workload::job::{JobFile, ParseContext};
 
 fn row(set: &[(&str, &str)], vms: Option<u32>) -> Row {
     let word = |(k, v): &(&str, &str)| ((*k).to_owned(), sim::scenario::file::Scalar::Word((*v).to_owned()));
-    Row {
-        name: "bench".into(),
-        set: set.iter().map(word).collect(),
-        job: BTreeMap::new(),
-        costs: None,
-        disk: DiskChange::default(),
-        against: None,
-        vms,
-        iothreads: vms.map(|_| 4),
-        published: BTreeMap::new(),
-        published_ratio: BTreeMap::new(),
-    }
+    Row { set: set.iter().map(word).collect(), vms, iothreads: vms.map(|_| 4), ..Row::named("bench") }
 }
 
 /// Random reads on all CPUs of a machine. Returns I/Os, events, and CPU seconds of this thread.

@@ -197,6 +197,22 @@ impl Default for PathCosts {
     }
 }
 
+/// The kernel's code inside its locks, relative to the table of [`sites`](super::kernel::sites), in percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KernelCosts {
+    /// Time inside the locks.
+    pub hold_pct: u32,
+    /// Cache lines that they move.
+    pub lines_pct: u32,
+}
+
+impl Default for KernelCosts {
+    fn default() -> KernelCosts {
+        KernelCosts { hold_pct: 100, lines_pct: 100 }
+    }
+}
+
 /// All costs of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -205,6 +221,8 @@ pub struct Costs {
     pub line: LineCosts,
     /// The path of an I/O.
     pub path: PathCosts,
+    /// The kernel's locks, where the machine has a kernel's block layer.
+    pub kernel: KernelCosts,
 }
 
 #[cfg(test)]

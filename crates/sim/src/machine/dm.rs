@@ -161,15 +161,13 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::costs::{LineCosts, Shape};
+    use crate::machine::costs::{KernelCosts, LineCosts, Shape};
 
     const HOLD: u32 = 100;
 
     fn cost(legacy: Option<Kernel>) -> u64 {
-        meter::configure(
-            Shape { sockets: 1, cores: 4, threads: 1 },
-            LineCosts { atomic_ns: 1, ..LineCosts::default() },
-        );
+        let shape = Shape { sockets: 1, cores: 4, threads: 1 };
+        meter::configure(shape, LineCosts { atomic_ns: 1, ..LineCosts::default() }, KernelCosts::default());
         let costs = DmCosts { map_ns: 1_000, driver_ns: 10_000, softirq_ns: 100_000 };
         let path = PathCosts { wakeup_ns: 1_000_000, switch_ns: 2_000_000, ..PathCosts::default() };
         let paths = Paths::new(DmSpec { paths: 4, hosts: 2, legacy, costs }, path, Adapters::new(2), 0);
@@ -190,7 +188,7 @@ mod tests {
 
     #[test]
     fn adapters_are_shared_by_luns_and_taken_in_turn() {
-        meter::configure(Shape { sockets: 1, cores: 4, threads: 1 }, LineCosts::default());
+        meter::configure(Shape { sockets: 1, cores: 4, threads: 1 }, LineCosts::default(), KernelCosts::default());
         let spec = DmSpec { paths: 4, hosts: 2, legacy: None, costs: DmCosts::default() };
         let adapters = Adapters::new(spec.hosts);
         let luns = [0, 1].map(|lun| Paths::new(spec, PathCosts::default(), adapters.clone(), lun));

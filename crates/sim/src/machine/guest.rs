@@ -16,6 +16,7 @@ use super::device::{DeviceSpec, SimDevice};
 use super::guest_host::{HostLoad, Lock, LockSpec, LogSpec, Logs};
 use super::guest_times::{Mapping, Served, TransactionTimes, TransactionTotals};
 use super::jobs::JobsError;
+use super::kernel::driver::DriverKind;
 use super::meter;
 use super::service::{Job, Modelled, Service};
 use super::world::Machine;
@@ -460,7 +461,8 @@ pub(crate) fn run(
             from_ns: start + RAMP_NS,
         };
         let sectors = 2u64 << 31;
-        let device = SimDevice::new(DeviceSpec { sectors, limits: Limits::default() }, costs.path, Box::new(servers));
+        let device = DeviceSpec { sectors, limits: Limits::default() };
+        let device = SimDevice::new(device, costs.path, Box::new(servers), DriverKind::Other);
         let disk = machine.add_disk_of(vm * vcpus, device.station(), Arc::new(device), config(spec.vcpus, queues))?;
         for user in 0..spec.users {
             let stats = JobStats { tx: Some(Box::new(TxStats::default())), ..JobStats::default() };

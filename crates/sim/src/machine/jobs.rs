@@ -8,6 +8,8 @@
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
 use super::dm::{Adapters, Paths};
+use super::kernel::driver::DriverKind;
+use super::kernel::{self, Layer};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
 pub use super::station::{OpTimes, Spent};
@@ -60,12 +62,18 @@ pub struct DiskSpec {
     pub service: Box<dyn Fn(u16) -> Box<dyn Service>>,
     /// Number of LUNs, each with its own block layer. A thread's I/O goes to one LUN; threads are distributed over the LUNs.
     pub luns: u16,
+    /// Each thread spreads its I/Os in flight over all LUNs.
+    pub spread: bool,
     /// The block layer of each LUN; the topology is the machine's.
     pub config: QueueConfig,
     /// The disk has no interrupts: as with the driver `model` in real time, waiting threads poll it.
     pub polled: bool,
     /// The disk is a LUN behind the SCSI midlayer.
     pub scsi: Option<ScsiSpec>,
+    /// Whose block layer the machine has.
+    pub layer: Layer,
+    /// The driver, where there is no SCSI midlayer.
+    pub driver: DriverKind,
 }
 
 /// The results of jobs on a machine.
@@ -222,7 +230,7 @@ pub fn run_watched(
             if let Some(share) = together.flow(index) {
                 load.join_flow(&jobs[i.job], share);
             }
-            let task = start(&mut machine, &jobs[i.job], i, load, spec.luns)?;
+            let task = start(&mut machine, &jobs[i.job], i, load, spec)?;
             tasks[index] = Some(task);
             began[index] = now.as_ns() + jobs[i.job].ramp_time_ns;
             of_task.resize(task as usize + 1, 0);
@@ -302,7 +310,13 @@ fn take_logs(machine: &mut Machine, tasks: &[Option<u32>], watch: &mut dyn Watch
 }
 
 /// Starts a thread on its CPU, with one of the LUNs as its disk.
-fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, luns: u16) -> Result<u32, JobsError> {
+fn start(
+    machine: &mut Machine,
+    job: &Job,
+    i: &Instance,
+    load: Box<dyn Load>,
+    spec: &DiskSpec,
+) -> Result<u32, JobsError> {
     let cpus = machine.shape().cpus();
     let cpu = match &job.cpus_allowed {
         Some(cpus) => cpus[i.instance as usize % cpus.len()],
@@ -313,7 +327,10 @@ fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, lu
         let text = format!("cpus_allowed={cpu}: the machine has the CPUs 0 to {most} (job '{}')", job.name);
         return Err(JobsError::Unsupported(text));
     }
-    let disks = vec![((i.number - 1) % u32::from(luns)) as u16; load.volumes().len()];
+    let disks = match load.volumes().len() {
+        1 if spec.spread => (0..spec.luns).collect(),
+        n => vec![((i.number - 1) % u32::from(spec.luns)) as u16; n],
+    };
     let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
     machine.set_weight(task, job.weight)?;
     if job.cpus_allowed.is_none() {
@@ -362,13 +379,18 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
     let mut config = spec.config.clone();
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
     config.bios_per_submitter = bios_per_submitter;
+    config.wrap_elevator = kernel::wrapper(spec.layer);
     let adapters = Adapters::new(spec.scsi.and_then(|s| s.dm).map_or(1, |dm| dm.hosts));
     for lun in 0..spec.luns {
         let (service, config) = ((spec.service)(lun), config.clone());
         match &spec.scsi {
             None => {
-                let make = if spec.polled { SimDevice::polled } else { SimDevice::new };
-                let device = make(spec.device, costs.path, service);
+                let driver = if spec.layer.is_kernel() { spec.driver } else { DriverKind::Other };
+                let device = if spec.polled {
+                    SimDevice::polled(spec.device, costs.path, service)
+                } else {
+                    SimDevice::new(spec.device, costs.path, service, driver)
+                };
                 let station = device.station();
                 let disk = machine.add_disk(station, Arc::new(device), config)?;
                 if spec.polled {

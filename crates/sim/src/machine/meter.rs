@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code, reason = "lock_api's trait for locks is an unsafe one; this one forwards to parking_lot's")]
 
-use super::costs::{LineCosts, Shape, Waiting};
+use super::costs::{KernelCosts, LineCosts, Shape, Waiting};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,11 +24,15 @@ struct Meter {
     on: Cell<bool>,
     cpu: Cell<u32>,
     now: Cell<u64>,
+    begun: Cell<u64>,
     spun: Cell<u64>,
     hold: Cell<u64>,
     horizon: Cell<u64>,
     shape: Cell<Shape>,
     line: Cell<LineCosts>,
+    kernel: Cell<KernelCosts>,
+    /// The block layer's own locks cost nothing at present.
+    muted: Cell<bool>,
     /// Number of other CPUs.
     others: Cell<u64>,
 }
@@ -41,11 +45,14 @@ thread_local! {
         on: Cell::new(false),
         cpu: Cell::new(0),
         now: Cell::new(0),
+        begun: Cell::new(0),
         spun: Cell::new(0),
         hold: Cell::new(0),
         horizon: Cell::new(u64::MAX),
         shape: Cell::new(Shape { sockets: 1, cores: 1, threads: 1 }),
         line: Cell::new(NO_COSTS),
+        kernel: Cell::new(KernelCosts { hold_pct: 100, lines_pct: 100 }),
+        muted: Cell::new(false),
         others: Cell::new(0),
     } };
 }
@@ -60,10 +67,11 @@ pub struct Spent {
 }
 
 /// Sets the costs of locks and cache lines for this thread's machine.
-pub fn configure(shape: Shape, line: LineCosts) {
+pub fn configure(shape: Shape, line: LineCosts, kernel: KernelCosts) {
     METER.with(|m| {
         m.shape.set(shape);
         m.line.set(line);
+        m.kernel.set(kernel);
         m.others.set(u64::from(shape.cpus()) - 1);
     });
 }
@@ -75,6 +83,7 @@ pub fn run(cpu: u32, now_ns: u64, hold_ns: u32, work: impl FnOnce()) -> Spent {
         m.on.set(true);
         m.cpu.set(cpu);
         m.now.set(now_ns);
+        m.begun.set(now_ns);
         m.spun.set(0);
         m.horizon.set(u64::MAX);
         m.hold.set(u64::from(hold_ns));
@@ -110,6 +119,49 @@ pub fn is_due() -> bool {
     METER.with(|m| m.now.get() > m.horizon.get())
 }
 
+/// Runs `f`, in which the block layer's own locks cost nothing.
+#[inline]
+pub fn without_locks<R>(f: impl FnOnce() -> R) -> R {
+    let before = METER.with(|m| m.muted.replace(true));
+    let result = f();
+    METER.with(|m| m.muted.set(before));
+    result
+}
+
+/// The running CPU asks for a lock. Returns the CPU, the time after its atomic operation, and the time before which no CPU
+/// will ask any more; `None` outside [`run`].
+#[inline]
+pub fn ask_for_lock() -> Option<(u32, u64, u64)> {
+    METER.with(|m| m.on.get().then(|| (m.cpu.get(), m.now.get() + u64::from(m.line.get().atomic_ns), m.begun.get())))
+}
+
+/// The running CPU, which asked at `asked`, got the lock at `from` and released it at `to`.
+#[inline]
+pub fn held(asked: u64, from: u64, to: u64) {
+    METER.with(|m| {
+        m.spun.set(m.spun.get() + (from - asked));
+        m.now.set(to);
+    });
+}
+
+/// Returns how long a CPU takes to fetch one line from another CPU.
+#[inline]
+pub fn line_ns(from: u32, to: u32) -> u64 {
+    METER.with(|m| m.line.get().line_ns(m.shape.get().distance(from, to)))
+}
+
+/// Returns how long code of the kernel's table takes.
+#[inline]
+pub fn scaled(ns: u32) -> u32 {
+    METER.with(|m| ns * m.kernel.get().hold_pct / 100)
+}
+
+/// Returns the costs of the kernel's locks.
+#[inline]
+pub fn kernel_costs() -> KernelCosts {
+    METER.with(|m| m.kernel.get())
+}
+
 /// See the module's text.
 pub struct MeteredLock {
     lock: parking_lot::RawMutex,
@@ -124,7 +176,7 @@ impl MeteredLock {
     #[inline]
     fn taken(&self) {
         METER.with(|m| {
-            if !m.on.get() {
+            if !m.on.get() || m.muted.get() {
                 return;
             }
             let (cpu, line) = (m.cpu.get(), m.line.get());
@@ -153,7 +205,7 @@ impl MeteredLock {
     #[inline]
     fn given_back(&self) {
         METER.with(|m| {
-            if m.on.get() {
+            if m.on.get() && !m.muted.get() {
                 let now = m.now.get() + m.hold.get();
                 m.now.set(now);
                 self.free_at.store(now, Ordering::Relaxed);
@@ -257,7 +309,12 @@ mod tests {
         LineCosts { atomic_ns: 1, core_ns: 10, socket_ns: 100, remote_ns: 1000, lines: 2, waiting: Waiting::Queued };
 
     fn configure_two_by_two() {
-        configure(Shape { sockets: 2, cores: 2, threads: 1 }, COSTS);
+        configure(Shape { sockets: 2, cores: 2, threads: 1 }, COSTS, KernelCosts::default());
+    }
+
+    fn configure_eight(waiting: Waiting) {
+        let shape = Shape { sockets: 1, cores: 8, threads: 1 };
+        configure(shape, LineCosts { waiting, ..COSTS }, KernelCosts::default());
     }
 
     #[test]
@@ -295,9 +352,9 @@ mod tests {
 
     #[test]
     fn a_ticket_lock_costs_a_line_for_each_that_waits() {
-        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });
+        configure_eight(Waiting::Ticket);
         let ends = |waiting| {
-            configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting, ..COSTS });
+            configure_eight(waiting);
             let m = Mutex::new(());
             (0..8).map(|cpu| run(cpu, 0, 1000, || drop(m.lock())).end_ns).last().unwrap()
         };
@@ -307,7 +364,7 @@ mod tests {
     /// Each waiter costs one line transfer. The cost once grew without bound for short critical sections.
     #[test]
     fn a_ticket_lock_costs_at_most_a_line_for_each_cpu() {
-        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });
+        configure_eight(Waiting::Ticket);
         let m = Mutex::new(());
         let mut at = [0; 8];
         for round in 0..1000 {

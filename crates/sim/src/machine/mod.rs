@@ -9,6 +9,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`kernel`] | the kernel's locks, where it takes them |
 //! | [`costs`] | what a lock, a cache line, an interrupt, a wake-up, a request cost |
 //! | `meter` | the clock of the CPU that runs, and the lock that moves it |
 //! | `event` | what happens next |
@@ -36,6 +37,7 @@
 
 pub mod costs;
 mod meter;
+pub mod kernel;
 mod event;
 mod few;
 pub mod service;

@@ -5,6 +5,7 @@
 //! announced the time of its first completion. A request costs the running CPU time as the path's costs say.
 
 use super::costs::PathCosts;
+use super::kernel::driver::DriverLocks;
 use super::meter;
 use super::service::{Job, Service};
 use blk::bio::Op;
@@ -88,6 +89,7 @@ struct Hctx<T> {
 struct Inner<T> {
     service: Box<dyn Service>,
     hctxs: Vec<Hctx<T>>,
+    locks: DriverLocks,
     /// Hardware queues that have to be polled earlier than announced.
     news: Vec<(u16, u64)>,
     seen: OpTimes,
@@ -113,11 +115,16 @@ pub struct Queue<'a, T> {
 impl<T> Station<T> {
     /// Makes an empty station for a device with the times of `service`.
     pub fn new(path: PathCosts, service: Box<dyn Service>) -> Station<T> {
+        Station::with_locks(path, service, DriverLocks::default())
+    }
+
+    /// The same for a driver with locks.
+    pub fn with_locks(path: PathCosts, service: Box<dyn Service>, locks: DriverLocks) -> Station<T> {
         Station {
             path,
             is_polled: false,
             has_news: AtomicBool::new(false),
-            inner: Mutex::new(Inner { service, hctxs: Vec::new(), news: Vec::new(), seen: OpTimes::default() }),
+            inner: Mutex::new(Inner { service, hctxs: Vec::new(), locks, news: Vec::new(), seen: OpTimes::default() }),
         }
     }
 
@@ -137,6 +144,7 @@ impl<T> Station<T> {
         let mut inner = self.inner.lock();
         assert!(inner.hctxs.iter().all(|h| h.due.is_empty()), "started with requests out");
         inner.hctxs = (0..nr_hw_queues).map(|_| hctx()).collect();
+        inner.locks.start(nr_hw_queues.into());
     }
 
     /// Locks the station for one hardware queue, until the result is dropped.
@@ -159,6 +167,7 @@ impl<T> Queue<'_, T> {
     pub fn begin(&mut self, tag: usize, job: &Job, made: Instant, request: T) {
         meter::charge(self.station.path.dispatch_ns);
         let (hctx, inner) = (self.hctx, &mut *self.inner);
+        inner.locks.submitted(hctx);
         let begun = meter::now();
         let at = inner.service.done_at(job, Instant::from_ns(begun));
         let seen = &mut inner.seen.0[job.op as usize];
@@ -171,9 +180,19 @@ impl<T> Queue<'_, T> {
         h.due.push(Reverse((at.as_ns(), tag as u32)));
     }
 
+    /// Issues and completes a request that takes no time.
+    pub fn end_at_once(&mut self, op: Op, made: Instant) {
+        let path = &self.station.path;
+        meter::charge(path.dispatch_ns + path.complete_ns);
+        let seen = &mut self.inner.seen.0[op as usize];
+        seen.before_ns += meter::now().saturating_sub(made.as_ns());
+        seen.requests += 1;
+    }
+
     /// Rings the doorbell after all requests of a batch have begun.
     #[inline]
     pub fn ring(mut self) {
+        self.inner.locks.rings(self.hctx);
         meter::charge(self.station.path.doorbell_ns);
         let (hctx, inner) = (self.hctx, &mut *self.inner);
         if !self.station.is_polled {
@@ -197,6 +216,7 @@ impl<T> Queue<'_, T> {
             return None;
         }
         h.due.pop();
+        inner.locks.completed(self.hctx);
         meter::charge(self.station.path.complete_ns);
         let Outstanding { request, op } = h.requests[tag as usize].take().expect("what is due is out");
         let seen = &mut inner.seen.0[op as usize];

@@ -47,6 +47,10 @@ pub(super) struct Task {
     pub floats: bool,
     load: Box<dyn Load>,
     pub volumes: Vec<TaskVolume>,
+    /// The load has one volume, whose slots are dealt to the disks in turn.
+    spread: bool,
+    /// The disk from which the next completions are reaped.
+    reaps_from: usize,
     /// Set while it completes I/Os: the least and the most to complete, and how many it has.
     reaping: Option<(u32, u32, u32)>,
     /// Some of its bios wait, and a notification says that they can continue.
@@ -104,22 +108,27 @@ pub(super) enum TaskState {
 }
 
 impl Task {
-    /// Makes a thread on `cpu` that has to be woken for its first turn. `disks` has one disk for each volume of its load.
+    /// Makes a thread on `cpu` that has to be woken for its first turn. `disks` has one disk for each volume of its load, or
+    /// several disks over which the slots of one volume are spread.
     pub fn new(cpu: u32, load: Box<dyn Load>, batch: u32, disks: Vec<(u16, Submitter<MeteredLock>)>) -> Task {
         let volumes = load.volumes();
-        assert_eq!(volumes.len(), disks.len(), "one disk for each volume");
+        let spread = volumes.len() == 1;
+        assert!(spread || volumes.len() == disks.len(), "one disk for each volume");
         let mut first = 0;
         let volume = |((disk, sub), slots): ((u16, Submitter<MeteredLock>), u32)| {
             let range = (first, first + slots);
             first += slots;
             TaskVolume { disk, sub, slots: range, plugged: false }
         };
-        let volumes = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(volume).collect();
+        let slots = volumes.iter().map(|v| v.slots).cycle();
+        let volumes = disks.into_iter().zip(slots).map(volume).collect();
         Task {
             cpu,
             floats: false,
             load,
             volumes,
+            spread,
+            reaps_from: 0,
             reaping: None,
             notified: false,
             polls: false,
@@ -237,7 +246,12 @@ impl Task {
         self.out += 1;
         let bio = io.bio(blk::bio::DataRef::new(0, 0));
         let alone = io.commit && self.volumes.iter().all(|s| !s.plugged);
-        let volume = self.volumes.iter_mut().find(|s| io.slot < s.slots.1).expect("a slot of one of the volumes");
+        let nr_disks = self.volumes.len() as u32;
+        let volume = match self.spread {
+            true => self.volumes.get_mut((io.slot % nr_disks) as usize),
+            false => self.volumes.iter_mut().find(|s| io.slot < s.slots.1),
+        };
+        let volume = volume.expect("a slot of one of the volumes");
         if !alone && !volume.plugged {
             volume.plugged = true;
             volume.sub.start_plug(self.batch);
@@ -289,14 +303,20 @@ impl Task {
 
     /// Passes up to `max` completed I/Os to the load.
     fn complete(&mut self, path: &PathCosts, max: u32) -> u32 {
-        let mut n = 0;
-        for volume in &mut self.volumes {
+        let (mut n, nr) = (0, self.volumes.len());
+        // In turn, or a busy disk would keep the completions of the others from the program.
+        for _ in 0..nr {
+            let volume = self.reaps_from;
             while n < max
-                && let Some(done) = volume.sub.reap_one()
+                && let Some(done) = self.volumes[volume].sub.reap_one()
             {
                 let ended = self.load.complete(done.user_data as u32, done.status, now());
                 assert!(!ended.needs_verify, "a simulated machine has no data to verify");
                 n += 1;
+            }
+            self.reaps_from = (volume + 1) % nr;
+            if n == max {
+                break;
             }
         }
         if n > 0 {

@@ -345,7 +345,7 @@ impl Machine {
     /// Runs until a thread's job completes, and returns that thread. Returns `None` if all jobs have completed, or the time
     /// is `until_ns`.
     pub fn run(&mut self, until_ns: u64) -> Option<u32> {
-        meter::configure(self.shape, self.costs.line);
+        meter::configure(self.shape, self.costs.line, self.costs.kernel);
         loop {
             if let Some(task) = self.ended.pop() {
                 return Some(task);

@@ -51,12 +51,15 @@ pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingE
         device: DeviceSpec { sectors: d.size_gib << 21, limits: limits() },
         service: Box::new(move |lun| service(&of_each, luns, seed.wrapping_add(u64::from(lun) << 8))),
         luns: d.luns,
+        spread: d.spread,
         polled: d.attach == Attach::Model,
         scsi: (d.attach == Attach::Scsi).then(|| ScsiSpec {
             lun_queue_depth: d.lun_queue_depth.unwrap_or(d.queue_depth),
             can_queue: d.queue_depth,
             dm: (d.paths > 0).then_some(dm),
         }),
+        layer: row.layer.unwrap_or(scenario.layer),
+        driver: d.driver,
         config,
     };
     Ok(Built { disk, no_effect, effective })

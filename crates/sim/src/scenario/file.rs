@@ -6,6 +6,8 @@ use super::known::{self, Measured, Uncertain};
 use crate::machine::costs::{Costs, Shape};
 use crate::machine::dm::{DmCosts, Kernel};
 use crate::machine::guest_times::Mapping;
+use crate::machine::kernel::Layer;
+use crate::machine::kernel::driver::DriverKind;
 use blk::suggest::nearest;
 use config::typed::{self, ConfigError};
 use serde::Deserialize;
@@ -68,9 +70,15 @@ pub struct Disk {
     /// How it is attached.
     #[serde(default)]
     pub attach: Attach,
+    /// Its driver in a kernel, where that is known and `attach` is `direct`.
+    #[serde(default)]
+    pub driver: DriverKind,
     /// LUNs that the disk is striped over; caps apply to all of them together.
     #[serde(default = "one_lun")]
     pub luns: u16,
+    /// Each thread spreads its I/Os in flight over all LUNs; otherwise a thread uses one LUN.
+    #[serde(default)]
+    pub spread: bool,
     /// The size of one LUN.
     pub size_gib: u64,
     /// Service time of a read, microseconds.
@@ -134,6 +142,10 @@ fn queue_depth() -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
+    /// See [`Disk::driver`].
+    pub driver: Option<DriverKind>,
+    /// See [`Disk::luns`].
+    pub luns: Option<u16>,
     /// See [`Disk::read_us`].
     pub read_us: Option<f64>,
     /// See [`Disk::write_us`].
@@ -148,6 +160,8 @@ impl Disk {
     /// Returns the disk with the changes of a row.
     pub fn changed(&self, by: &DiskChange) -> Disk {
         Disk {
+            driver: by.driver.unwrap_or(self.driver),
+            luns: by.luns.unwrap_or(self.luns),
             read_us: by.read_us.unwrap_or(self.read_us),
             write_us: by.write_us.unwrap_or(self.write_us),
             iops: by.iops.unwrap_or(self.iops),
@@ -250,6 +264,8 @@ pub struct Fitted {
 pub struct Row {
     /// Name of the row.
     pub name: String,
+    /// Whose block layer it is in this row; default: the scenario's.
+    pub layer: Option<Layer>,
     /// Settings of this row only.
     #[serde(default)]
     pub set: Settings,
@@ -276,6 +292,13 @@ pub struct Row {
     pub published_ratio: BTreeMap<String, f64>,
 }
 
+impl Row {
+    /// A row that changes nothing.
+    pub fn named(name: impl Into<String>) -> Row {
+        Row { name: name.into(), ..Row::default() }
+    }
+}
+
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -290,6 +313,9 @@ pub struct Scenario {
     pub jobs: Option<String>,
     /// Virtual machines; with these, the CPUs are the host's.
     pub guests: Option<Guests>,
+    /// Whose block layer it is.
+    #[serde(default)]
+    pub layer: Layer,
     /// The CPUs.
     pub machine: Shape,
     /// Costs of the CPUs' work.
@@ -501,6 +527,10 @@ impl Scenario {
             "costs.path.submit_ns" => f64::from(p.submit_ns),
             "costs.path.hold_ns" => f64::from(p.hold_ns),
             "costs.line.lines" => f64::from(l.lines),
+            "costs.line.socket_ns" => f64::from(l.socket_ns),
+            "costs.line.remote_ns" => f64::from(l.remote_ns),
+            "costs.kernel.hold_pct" => f64::from(self.costs.kernel.hold_pct),
+            "costs.kernel.lines_pct" => f64::from(self.costs.kernel.lines_pct),
             _ => return None,
         })
     }
@@ -512,7 +542,7 @@ impl Scenario {
 }
 
 /// Names that [`Scenario::constant`] knows.
-const CONSTANTS: [&str; 17] = [
+const CONSTANTS: [&str; 21] = [
     "guests.cpu_us",
     "guests.per_user_us",
     "guests.lock_us",
@@ -530,6 +560,10 @@ const CONSTANTS: [&str; 17] = [
     "costs.path.submit_ns",
     "costs.path.hold_ns",
     "costs.line.lines",
+    "costs.line.socket_ns",
+    "costs.line.remote_ns",
+    "costs.kernel.hold_pct",
+    "costs.kernel.lines_pct",
 ];
 
 /// Checks the rules of costs that are in the table `of`.
@@ -564,6 +598,12 @@ fn check_disk(d: &Disk) -> Result<(), Broken> {
     }
     if !(0.0..=1e9).contains(&d.bw_mb) {
         return bad("bw_mb", format!("bw_mb = {}: must be 0..=1e9 million bytes per second", d.bw_mb));
+    }
+    if d.driver != DriverKind::Other && d.attach != Attach::Direct {
+        return bad("driver", format!("driver = \"{}\": needs attach = \"direct\"; leave it out", d.driver.name()));
+    }
+    if d.driver == DriverKind::NullBlk && (d.read_us, d.write_us) != (0.0, 0.0) {
+        return bad("driver", "driver = \"null_blk\": read_us and write_us must be 0".into());
     }
     if d.paths > 1024 || d.hosts == 0 || d.hosts > 1024 {
         let text = format!("paths = {}, hosts = {}: must be 0..=1024 and 1..=1024", d.paths, d.hosts);

@@ -24,7 +24,7 @@ pub(crate) const DISK: [&str; 6] =
     ["disk.read_us", "disk.write_us", "disk.iops", "disk.bw_mb", "disk.parallel", "disk.jitter_pct"];
 
 /// Constants of the CPUs' work that may have a range, by their path in [`crate::machine::costs::Costs`].
-pub(crate) const COSTS: [&str; 16] = [
+pub(crate) const COSTS: [&str; 18] = [
     "costs.path.app_ns",
     "costs.path.syscall_ns",
     "costs.path.submit_ns",
@@ -41,6 +41,8 @@ pub(crate) const COSTS: [&str; 16] = [
     "costs.line.socket_ns",
     "costs.line.remote_ns",
     "costs.line.lines",
+    "costs.kernel.hold_pct",
+    "costs.kernel.lines_pct",
 ];
 
 /// Checks the rules. The error is the key that breaks a rule, and the rule.

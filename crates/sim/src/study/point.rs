@@ -7,9 +7,8 @@
 use super::cells::{Cell, Load};
 use crate::machine::jobs::{JobsError, JobsRun};
 use crate::scenario::build;
-use crate::scenario::file::{DiskChange, Row, Scalar, Scenario};
+use crate::scenario::file::{Row, Scalar, Scenario};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use workload::job::{Job, JobFile, ParseContext};
 
 /// The length of the simulation of a point.
@@ -84,18 +83,7 @@ pub fn simulate(machine: &Scenario, cell: &Cell, effort: Effort, seed: u64) -> R
 
 fn row(cell: &Cell, iothreads: Option<u32>) -> Row {
     let set = cell.set.iter().map(|(k, v)| ((*k).to_owned(), Scalar::Word(v.clone()))).collect();
-    Row {
-        name: format!("{} {}", cell.series, cell.x),
-        set,
-        job: BTreeMap::new(),
-        costs: None,
-        disk: DiskChange::default(),
-        against: None,
-        vms: iothreads.map(|_| 1),
-        iothreads,
-        published: BTreeMap::new(),
-        published_ratio: Default::default(),
-    }
+    Row { set, vms: iothreads.map(|_| 1), iothreads, ..Row::named(format!("{} {}", cell.series, cell.x)) }
 }
 
 fn read(machine: &Scenario, cell: &Cell, ramp_us: u64, run_us: u64, seed: u64) -> Result<JobsRun, JobsError> {

@@ -5,10 +5,9 @@
 //! Guarantees: an unknown key is rejected with the nearest known one. A known key for which the simulator has no model is
 //! no error: the answer is then "cannot tell", with the reason.
 
-use crate::scenario::file::{Attach, DiskChange, Row, Scalar, Scenario, Settings};
+use crate::scenario::file::{Attach, Row, Scalar, Scenario};
 use blk::settings::{QueueConfig, SETTINGS};
 use blk::suggest::nearest;
-use std::collections::BTreeMap;
 use toml::Value;
 
 /// The machine with the changes of a question.
@@ -29,18 +28,7 @@ pub struct Variant {
 impl Variant {
     /// The machine without changes.
     pub fn as_it_is(scenario: &Scenario) -> Variant {
-        let row = Row {
-            name: "as it is".into(),
-            set: Settings::new(),
-            job: BTreeMap::new(),
-            costs: None,
-            disk: DiskChange::default(),
-            against: None,
-            vms: None,
-            iothreads: None,
-            published: BTreeMap::new(),
-            published_ratio: BTreeMap::new(),
-        };
+        let row = Row::named("as it is");
         Variant { scenario: scenario.clone(), row, job: Vec::new(), places: Vec::new(), cannot: Vec::new() }
     }
 }

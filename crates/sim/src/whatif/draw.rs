@@ -76,6 +76,9 @@ fn range(machine: &Scenario, table: &toml::Table, name: &str) -> Option<[f64; 2]
     }
     let place = name.strip_prefix("costs.")?;
     let (group, field) = place.split_once('.')?;
+    if group == "kernel" && !machine.layer.is_kernel() {
+        return None;
+    }
     let is_there = table.get("costs").and_then(|c| c.get(group)?.get(field)).is_some();
     let factor = if is_there { COST_FACTOR.0 } else { COST_FACTOR.1 };
     let value = cost(&mut machine.clone(), name).map(|v| f64::from(*v))?;
@@ -84,7 +87,7 @@ fn range(machine: &Scenario, table: &toml::Table, name: &str) -> Option<[f64; 2]
 
 /// The field of a cost.
 fn cost<'m>(m: &'m mut Scenario, name: &str) -> Option<&'m mut u32> {
-    let (p, l) = (&mut m.costs.path, &mut m.costs.line);
+    let (p, l, k) = (&mut m.costs.path, &mut m.costs.line, &mut m.costs.kernel);
     Some(match name {
         "costs.path.app_ns" => &mut p.app_ns,
         "costs.path.syscall_ns" => &mut p.syscall_ns,
@@ -102,6 +105,8 @@ fn cost<'m>(m: &'m mut Scenario, name: &str) -> Option<&'m mut u32> {
         "costs.line.socket_ns" => &mut l.socket_ns,
         "costs.line.remote_ns" => &mut l.remote_ns,
         "costs.line.lines" => &mut l.lines,
+        "costs.kernel.hold_pct" => &mut k.hold_pct,
+        "costs.kernel.lines_pct" => &mut k.lines_pct,
         _ => return None,
     })
 }

@@ -9,6 +9,8 @@ use blk::time::{Duration, Instant};
 use sim::machine::costs::{Costs, LineCosts, PathCosts, Shape, Waiting};
 use sim::machine::device::DeviceSpec;
 use sim::machine::jobs::{self, DiskSpec, JobsRun};
+use sim::machine::kernel::Layer;
+use sim::machine::kernel::driver::DriverKind;
 use sim::machine::scsi::ScsiSpec;
 use sim::machine::service::{Modelled, Service};
 use sim::machine::world::Machine;
@@ -28,7 +30,17 @@ fn disk(service_us: u64, speed: Speed, config: QueueConfig, scsi: Option<ScsiSpe
         Box::new(Modelled::new(&speed, us, us)) as Box<dyn Service>
     };
     let device = DeviceSpec { sectors: 1 << 31, limits: Limits::default() };
-    DiskSpec { device, service: Box::new(service), luns: 1, polled: false, config, scsi }
+    DiskSpec {
+        device,
+        service: Box::new(service),
+        luns: 1,
+        spread: false,
+        polled: false,
+        config,
+        scsi,
+        layer: Layer::Mqblk,
+        driver: DriverKind::Other,
+    }
 }
 
 fn fast(mode: Mode) -> DiskSpec {

@@ -34,7 +34,8 @@ fn simulate(name: &str, rows: impl Fn(&str) -> bool) -> Vec<RowOutcome> {
                 value: v.text(),
             };
             let all: Vec<Override> = row.job.iter().map(set).collect();
-            let file = JobFile::parse_str(&text, &ParseContext::bare(jobs), &all).unwrap_or_else(|e| panic!("{e}"));
+            let context = ParseContext { ncpus: scenario.machine.cpus(), ..ParseContext::bare(jobs) };
+            let file = JobFile::parse_str(&text, &context, &all).unwrap_or_else(|e| panic!("{e}"));
             outcome::simulate(&scenario, row, &file.jobs, 0)
         }
     };
@@ -191,6 +192,21 @@ fn users_sharing_an_iothread_queue_and_wake_it_less_often() {
 /// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
+
+    /// Figures that were not used to choose a constant: the limits are those of docs/scenarios.md.
+    #[test]
+    fn contention_follows_from_the_locks_of_the_kernel() {
+        let mut errors = Vec::new();
+        for name in ["elevators-32cpu.toml", "elevators-128cpu.toml", "elevators-nvme.toml"] {
+            let rows = simulate(name, |_| true);
+            let predicted = rows.iter().flat_map(|r| &r.figures).filter(|f| !f.fitted);
+            errors.extend(predicted.filter_map(|f| Some((f.simulated / f.published? - 1.0).abs())));
+        }
+        errors.sort_by(f64::total_cmp);
+        assert_eq!(errors.len(), 61);
+        let (median, nine_of_ten) = (errors[errors.len() / 2], errors[errors.len() * 9 / 10]);
+        assert!(median <= 0.15 && nine_of_ten <= 0.30, "{median} {nine_of_ten} {errors:?}");
+    }
 
     #[test]
     fn published_ratios_are_simulated_without_fitting() {
