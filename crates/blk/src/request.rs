@@ -7,7 +7,7 @@
 //! driver, never in two places.
 
 use crate::bio::{BioId, BioPools, DataRef, IoPrio, Op, OpFlags};
-use crate::id::{CpuId, HctxId, Sector};
+use crate::id::{CpuId, HctxId, Sector, SubmitterId};
 use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
 use crate::time::Instant;
 
@@ -182,6 +182,12 @@ impl Request {
     #[inline]
     pub fn hctx(&self) -> HctxId {
         HctxId::new(u32::from(self.hctx.get()))
+    }
+
+    /// The submitter of its first bio.
+    #[inline]
+    pub fn submitter(&self) -> SubmitterId {
+        SubmitterId::new(self.bio_head().submitter() as u32)
     }
 
     /// Number of data segments.

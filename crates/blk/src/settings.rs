@@ -7,7 +7,7 @@
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
 use crate::elevator::interface::Elevator;
-use crate::elevator::registry::{CustomElevator, LEGACY_NAMES, MqElevator};
+use crate::elevator::registry::{CustomElevator, LEGACY_NAMES, NONE};
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
 use crate::qos::rates::IoLimits;
 use crate::suggest::nearest;
@@ -66,7 +66,8 @@ pub struct QueueConfig {
     pub nr_requests: Option<u32>,
     /// Elevator; `None` = the kernel's default for this number of queues.
     pub scheduler: Option<String>,
-    /// Elevators that `scheduler` may name in addition to the built-in ones (mq).
+    /// Elevators that `scheduler` may name in addition to the built-in ones (mq). One with the name of a built-in elevator
+    /// takes its place.
     pub custom_elevators: &'static [CustomElevator],
     /// Puts another elevator around each elevator that is made, for example to account for its calls. The outer one has to pass
     /// on every call, with the same name.
@@ -369,8 +370,8 @@ impl QueueConfig {
             if name.is_empty() || name.contains(char::is_whitespace) {
                 return err(format!("custom_elevators: '{name}': a name is one word; choose another name"));
             }
-            if MqElevator::named(name).is_some() || LEGACY_NAMES.contains(name) {
-                return err(format!("custom_elevators: '{name}' is built in; choose another name"));
+            if *name == NONE || LEGACY_NAMES.contains(name) {
+                return err(format!("custom_elevators: '{name}' cannot be replaced; choose another name"));
             }
             if self.custom_elevators[..i].iter().any(|e| e.name == *name) {
                 return err(format!(
@@ -428,17 +429,16 @@ mod tests {
         const fn named(name: &'static str) -> CustomElevator {
             CustomElevator { name, make: |_| unreachable!("refused before") }
         }
-        const BUILT_IN: &str = " is built in; choose another name";
+        const FIXED: &str = " cannot be replaced; choose another name";
         const ONE_WORD: &str = ": a name is one word; choose another name";
-        const CASES: [(&[CustomElevator], &str, &str); 6] = [
-            (&[named("bfq")], "'bfq'", BUILT_IN),
-            (&[named("own"), named("none")], "'none'", BUILT_IN),
-            (&[named("deadline")], "'deadline'", BUILT_IN),
+        const CASES: [(&[CustomElevator], &str, &str); 5] = [
+            (&[named("own"), named("none")], "'none'", FIXED),
+            (&[named("deadline")], "'deadline'", FIXED),
             (&[named("")], "''", ONE_WORD),
             (&[named("my own")], "'my own'", ONE_WORD),
             (&[named("own"), named("own")], "two elevators are named 'own'", "; choose another name for one of them"),
         ];
-        const DISTINCT: &[CustomElevator] = &[named("own"), named("other")];
+        const DISTINCT: &[CustomElevator] = &[named("own"), named("other"), named("bfq")];
         for (custom_elevators, name, rule) in CASES {
             let config = QueueConfig { custom_elevators, ..QueueConfig::default() };
             assert_eq!(config.check().unwrap_err().0, format!("custom_elevators: {name}{rule}"));

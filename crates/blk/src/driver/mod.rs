@@ -157,6 +157,13 @@ impl<'a> RqRef<'a> {
         self.rq.nr_segments()
     }
 
+    /// When it was passed to an elevator or software queue, and when it left that. Both are the time of issue for a request
+    /// that was issued at once. Requests that bypass both have no valid times, such as those of a flush sequence.
+    #[inline]
+    pub fn queued_times(&self) -> (Instant, Instant) {
+        (Instant::from_ns(self.rq.insert_ns.get()), Instant::from_ns(self.rq.dispatch_ns.get()))
+    }
+
     /// Returns how often the driver has requested a retry ([`Completions::retry`]), at most 255.
     #[inline]
     pub fn retries(&self) -> u8 {

@@ -30,7 +30,8 @@ pub struct DiskShape<'a> {
 }
 
 /// An elevator from outside this crate, which a multi-queue disk offers beside [`MqElevator::ALL`]: see
-/// [`QueueConfig::custom_elevators`](crate::settings::QueueConfig::custom_elevators).
+/// [`QueueConfig::custom_elevators`](crate::settings::QueueConfig::custom_elevators). With the name of a built-in elevator it
+/// takes that one's place. Such an elevator wraps the one that [`for_map`] makes, to observe or check it.
 ///
 /// A custom elevator cannot merge bios into queued requests, because the merging code is private to this crate. So its
 /// [`Elevator::bio_merge`] returns [`BioMerge::No`](super::BioMerge::No). Bios of one plug are merged before they reach
@@ -266,11 +267,13 @@ pub(crate) fn make<L>(
 where
     L: RawMutex + Send + Sync + 'static,
 {
-    if let Some(elevator) = MqElevator::named(name) {
-        return Ok(elevator.make::<L>(disk));
-    }
-    let names = || NAMES.iter().copied().chain(custom.iter().map(|e| e.name)).collect::<Vec<_>>();
-    let offered = custom.iter().find(|e| e.name == name).ok_or_else(|| unknown(name, &names()))?;
+    let Some(offered) = custom.iter().find(|e| e.name == name) else {
+        let known = MqElevator::named(name).ok_or_else(|| {
+            let own = custom.iter().map(|e| e.name).filter(|own| MqElevator::named(own).is_none());
+            unknown(name, &NAMES.into_iter().chain(own).collect::<Vec<_>>())
+        })?;
+        return Ok(known.make::<L>(disk));
+    };
     let elevator = (offered.make)(disk);
     if elevator.name() != name {
         return Err(ElevatorError::OtherName { offered: offered.name, made: elevator.name() });
@@ -380,6 +383,9 @@ mod tests {
         assert!(own.has_work(HctxId::new(0)), "it was made for another disk");
         assert_eq!(own.set_tunable("x", 1), Err("x: own has no tunables".to_owned()));
         assert_eq!(make::<Lock>("bfq", &[OWN], &shape).unwrap().map(|e| e.name()), Some("bfq"));
+        const INSTEAD: CustomElevator = CustomElevator { name: "bfq", ..OWN };
+        let made = make::<Lock>("bfq", &[INSTEAD], &shape).err().expect("it is made by the other").to_string();
+        assert!(made.contains("the entry 'bfq' makes an elevator named 'own'"), "{made}");
         let text = make::<Lock>("on", &[OWN], &shape).err().expect("not offered").to_string();
         assert_eq!(text, "scheduler=on: must be one of none, mq-deadline, kyber, bfq, k2, own; did you mean 'own'?");
         let text = make::<Lock>("other", &[OTHER], &shape).err().expect("another name").to_string();
