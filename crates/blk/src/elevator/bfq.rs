@@ -21,10 +21,13 @@
 //!
 //! # Limits
 //! One lock for the whole disk. It is taken once per inserted or dispatched batch, once per completion and once per bio
-//! that may adjoin a request. Shares hold while queues are backlogged. Between two turns of a queue every other queue
-//! may use up one budget (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests;
-//! beside other queues, IDLE gets one request every 200 ms, when a turn ends. Memory for 256 queues is allocated at the start. A disk that gets more queues
-//! allocates more memory as they are added, never per request.
+//! that may adjoin a request. Shares hold while queues are backlogged. Memory for 256 queues is allocated at the start. A disk that
+//! gets more queues allocates more memory as they are added, never per request.
+//!
+//! How long a queue of weight w waits: let T be the largest budget plus three times the largest request. Each other queue
+//! of its class gets at most 2 (2 W T / w + T) sectors before it, where W is that queue's weight with its raising, and
+//! the turn in service comes first. RT can starve BE for as long as it has requests, and gets at most two turns of lower classes
+//! before it. Beside other queues, IDLE gets one request every 200 ms, when a turn ends.
 //!
 //! # Differences from the kernel
 //! See docs/kernel-differences.md: no cgroups, no merging of cooperating queues, no injection, no actuators;
@@ -52,6 +55,12 @@ mod wf2q;
 
 #[cfg(test)]
 mod tests;
+
+pub use self::budget::DEFAULT_MAX_BUDGET;
+pub use self::burst::LARGE_BURST;
+pub use self::device::MAX_SECTORS_PER_US;
+pub use self::weight_raising::{MAX_INTERACTIVE_SERVICE, MAX_RAISING, SOFT_RT_TIME};
+pub use self::wf2q::IDLE_CLASS_TIMEOUT;
 
 use self::state::{BfqState, Merging, NONE};
 use self::tunables::BfqTunables;

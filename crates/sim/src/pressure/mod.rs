@@ -14,7 +14,7 @@
 //! | kyber | domains | one batch of each other domain; each CPU's requests keep their order | `kyber` |
 //! | k2 | latency and bulk | `latency_batch` latency requests between two bulk requests while bulk is eligible, one bulk request between two latency requests; order within a class; `max_inflight` at the disk | `k2` |
 //! | bfq | submitters | service within two budgets of the share by weight, at any time; after a request's expiry, one turn per request before it | `bfq` |
-//! | bfq with `low_latency` | submitters in bursts and later ones, class IDLE | two budgets for each, by the largest weight that bfq may give the others; IDLE one request every 200 ms | `bursts` |
+//! | bfq with `low_latency` | submitters in bursts and later ones, all classes | two budgets for each of the same class, by the largest weight that bfq may give the others; of lower classes two turns; IDLE one request every 200 ms | `bursts` |
 //! | noop | none | order of submission | `legacy` |
 //! | deadline | reads and writes | as mq-deadline, without classes | `legacy` |
 //! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; at most one I/O of each other submitter between two of one | `limits` |
@@ -78,8 +78,8 @@ pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
         (Some(MqElevator::None), _) => none::run(seed, &mut rng, trace),
         (Some(MqElevator::MqDeadline), _) => deadline::run(&mut rng, unfair, trace),
         (Some(MqElevator::Kyber), _) => kyber::run(&mut rng, unfair, trace),
-        (Some(MqElevator::Bfq), _) if unfair.is_none() && Rng::new(seed ^ 0xb125).below(2) == 0 => {
-            bursts::run(&mut rng, trace)
+        (Some(MqElevator::Bfq), _) if unfair != Some(Unfair::WrongWeights) && Rng::new(seed ^ 0xb125).below(2) == 0 => {
+            bursts::run(seed, &mut rng, unfair, trace)
         }
         (Some(MqElevator::Bfq), _) => bfq::run(&mut rng, unfair, trace),
         (Some(MqElevator::K2), _) => k2::run(&mut rng, unfair, trace),

@@ -18,7 +18,6 @@ use blk::request::Rq;
 use blk::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-const HCTX: HctxId = HctxId::new(0);
 /// Bios of a client: more than a client has in flight.
 const BIOS: u32 = 256;
 /// When the core retries an elevator that gave no request and named no time, ns.
@@ -101,6 +100,11 @@ pub(super) struct World<'a> {
     now: u64,
     next_id: u64,
     next_sector: Vec<u64>,
+    nr_hctxs: u32,
+    /// The hardware queue that the elevator is asked for next.
+    next_hctx: u32,
+    /// How long each client waits between a completion and its next request, ns.
+    thinks_ns: Vec<u64>,
     /// Requests in the elevator, by address: no two have the same.
     queued: BTreeMap<u64, SeenRequest>,
     at_disk: VecDeque<(Rq, SeenRequest, u64)>,
@@ -115,19 +119,38 @@ impl<'a> World<'a> {
         rng: &'a mut Rng,
         trace: &'a Trace,
     ) -> World<'a> {
+        World::with_hctxs(1, name, clients, speed, limits, rng, trace)
+    }
+
+    /// As [`World::new`], with several hardware queues, which ask the elevator in turn.
+    pub(super) fn with_hctxs(
+        nr_hctxs: u32,
+        name: &str,
+        clients: Vec<Client>,
+        speed: Speed,
+        limits: Limits,
+        rng: &'a mut Rng,
+        trace: &'a Trace,
+    ) -> World<'a> {
         let requests: u32 = clients.iter().map(|c| c.depth).sum();
-        let cpus = clients.iter().map(|c| c.cpu).max().unwrap_or(0) + 1;
-        let map = QueueMap::new(&CpuTopology::uniform(cpus), 1, 0, 0).expect("one hardware queue");
+        let cpus = (clients.iter().map(|c| c.cpu).max().unwrap_or(0) + 1).max(nr_hctxs as u16);
+        let map = QueueMap::new(&CpuTopology::uniform(cpus), nr_hctxs as u16, 0, 0).expect("a CPU for each");
         let elevator = for_map::<crate::Lock>(name, requests as usize, &map, requests);
         let mut bed = TestBed::with_submitters(clients.len() as u32, requests, BIOS, limits).with_nomerges(2);
         for (i, c) in clients.iter().enumerate() {
             bed.set_weight(i as u32, c.weight);
         }
         trace.summed_up(0, 'X', format_args!("{speed:?} {clients:?}"), || describe(speed, &clients));
+        if nr_hctxs > 1 {
+            trace.event(0, 'X', format_args!("{nr_hctxs} hardware queues"));
+        }
         World {
             bed,
             elevator: elevator.expect("a name that exists"),
             next_sector: (0..clients.len() as u64).map(|i| i << 32).collect(),
+            nr_hctxs,
+            next_hctx: 0,
+            thinks_ns: vec![0; clients.len()],
             clients,
             speed,
             rng,
@@ -150,6 +173,12 @@ impl<'a> World<'a> {
             self.trace.event(0, 'X', format_args!("{name}={value}"));
             self.elevator().set_tunable(name, *value).expect("drawn in range");
         }
+    }
+
+    /// Makes a client wait so long between a completion and its next request.
+    pub(super) fn think(&mut self, client: usize, ns: u64) {
+        self.trace.event(0, 'X', format_args!("client {client} waits {} between its requests", time(ns)));
+        self.thinks_ns[client] = ns;
     }
 
     /// Sets weights other than those that the bound uses (planted).
@@ -200,7 +229,8 @@ impl<'a> World<'a> {
         self.trace.event(self.now, 'I', format_args!("client {client} #{} {:?} {sector}+{}", r.id, c.op, c.nr_sectors));
         let cpu = CpuId::new(u32::from(c.cpu));
         let bio = self.bed.bio_of(client as u32, bio, now);
-        let (mut rqs, mut freed) = (vec![self.bed.request_on(cpu, HCTX, bio, now)], Vec::new());
+        let (mut rqs, mut freed) =
+            (vec![self.bed.request_on(cpu, HctxId::new(u32::from(c.cpu) % self.nr_hctxs), bio, now)], Vec::new());
         bound.queued(&r);
         self.elevator().insert(&self.bed.cx_on(cpu, now), &mut rqs, false, &mut freed);
         assert!(rqs.is_empty() && freed.is_empty(), "nothing merges here");
@@ -215,7 +245,8 @@ impl<'a> World<'a> {
             let max = 1 + self.rng.below(room as u64) as usize;
             let (now, mut out) = (self.t(), Vec::new());
             bound.asked(self.now);
-            self.elevator().dispatch(&self.bed.cx(now), HCTX, max, &mut out);
+            self.elevator().dispatch(&self.bed.cx(now), HctxId::new(self.next_hctx), max, &mut out);
+            self.next_hctx = (self.next_hctx + 1) % self.nr_hctxs;
             if out.is_empty() {
                 return;
             }
@@ -234,18 +265,21 @@ impl<'a> World<'a> {
 
     /// Runs until so many requests have completed, then until all requests have completed.
     pub(super) fn run(mut self, requests: u64, bound: &mut dyn Bound) -> Pressed {
-        let mut later: Vec<usize> = (0..self.clients.len()).collect();
+        // Clients that insert later: when, which, and how many requests.
+        let mut later: Vec<(u64, usize, u32)> =
+            self.clients.iter().enumerate().map(|(i, c)| (START_NS + c.starts_ns, i, c.depth)).collect();
         let mut completed = 0;
         loop {
-            for i in later.extract_if(.., |i| START_NS + self.clients[*i].starts_ns <= self.now).collect::<Vec<_>>() {
-                (0..self.clients[i].depth).for_each(|_| self.insert(i, bound));
+            for (_, i, n) in later.extract_if(.., |(at, ..)| *at <= self.now).collect::<Vec<_>>() {
+                (0..n).for_each(|_| self.insert(i, bound));
             }
             self.dispatch(bound);
             // A mark stands for a request that waits for something of the elevator; the elevator was asked just now.
             while self.bed.take_run().is_some() {
                 self.dispatch(bound);
             }
-            if self.queued.is_empty() && self.at_disk.is_empty() {
+            let idle = self.queued.is_empty() && self.at_disk.is_empty();
+            if idle && !later.iter().any(|(_, i, _)| self.thinks_ns[*i] > 0) {
                 break;
             }
             let held = (self.at_disk.len() < self.speed.cap && !self.queued.is_empty()).then(|| {
@@ -253,7 +287,7 @@ impl<'a> World<'a> {
                 again.unwrap_or(self.now + LOOK_AGAIN_NS).max(self.now + 1)
             });
             let done = self.at_disk.front().map(|(_, _, done)| *done);
-            let starts = later.iter().map(|i| START_NS + self.clients[*i].starts_ns).min();
+            let starts = later.iter().map(|(at, ..)| *at).min();
             self.now = held.into_iter().chain(done).chain(starts).min().expect("something is queued or at the device");
             assert!(self.now < START_NS << 20, "the elevator gives nothing any more, {} queued", self.queued.len());
             while self.at_disk.front().is_some_and(|(_, _, done)| *done <= self.now) {
@@ -265,7 +299,10 @@ impl<'a> World<'a> {
                 self.bed.free(rq);
                 completed += 1;
                 if completed + self.at_disk.len() as u64 <= requests {
-                    self.insert(r.client, bound);
+                    match self.thinks_ns[r.client] {
+                        0 => self.insert(r.client, bound),
+                        ns => later.push((self.now + ns, r.client, 1)),
+                    }
                 }
             }
         }

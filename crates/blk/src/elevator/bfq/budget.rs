@@ -30,7 +30,7 @@ pub(crate) enum Expiry {
 }
 
 /// Largest budget before the disk's rate is known, in sectors.
-pub(crate) const DEFAULT_MAX_BUDGET: u32 = 16 * 1024;
+pub const DEFAULT_MAX_BUDGET: u32 = 16 * 1024;
 /// Turns after which the measured rate determines first and smallest budgets. The kernel's counter moves an eighth of
 /// the way to 256 with each turn; after this many turns it reaches the kernel's threshold of 194.
 pub(crate) const MIN_TURNS: u64 = 11;

@@ -3,7 +3,7 @@
 //! interactive.
 //!
 //! A burst begins when a new queue starts while no other has requests; every further new queue that starts within
-//! [`INTERVAL`] of the one before belongs to it. With [`LARGE`] queues the burst is large, and its queues, also those
+//! [`INTERVAL`] of the one before belongs to it. With [`LARGE_BURST`] queues the burst is large, and its queues, also those
 //! that join later, are not raised. Source: `bfq_handle_burst`.
 
 use crate::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::time::{Duration, Instant};
 /// Longest time between two starts of a burst.
 const INTERVAL: Duration = Duration::from_ms(180);
 /// Queues that make a burst large.
-const LARGE: u32 = 8;
+pub const LARGE_BURST: u32 = 8;
 
 /// The present burst.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Burst {
 impl Burst {
     /// Room for a burst's members, so that starts need not allocate.
     pub(crate) fn new() -> Burst {
-        Burst { last: Instant::ZERO, members: Vec::with_capacity(LARGE as usize), large: false }
+        Burst { last: Instant::ZERO, members: Vec::with_capacity(LARGE_BURST as usize), large: false }
     }
 
     /// A new queue starts while `nr_busy` others have requests. `in_large` is called with every queue that is now known
@@ -43,7 +43,7 @@ impl Burst {
             return in_large(id);
         }
         self.members.push(id);
-        if self.members.len() as u32 == LARGE {
+        if self.members.len() as u32 == LARGE_BURST {
             self.large = true;
             self.members.drain(..).for_each(in_large);
         }

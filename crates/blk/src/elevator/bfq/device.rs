@@ -25,7 +25,8 @@ const REFERENCE_RATE: [u64; 2] = [33_000, 14_000];
 const REFERENCE_START: [Duration; 2] = [Duration::from_ms(2500), Duration::from_ms(7000)];
 const START_BOUNDS: [Duration; 2] = [Duration::from_ms(3000), Duration::from_ms(25_000)];
 /// A rate above 10 GB/s is taken for an error of measurement.
-const MAX_RATE: u64 = 20 << RATE_SHIFT;
+pub const MAX_SECTORS_PER_US: u64 = 20;
+const MAX_RATE: u64 = MAX_SECTORS_PER_US << RATE_SHIFT;
 const MIN_SAMPLES: u64 = 32;
 const MIN_INTERVAL: Duration = Duration::from_ms(300);
 /// An interval ends when it is this long, and then counts in full.

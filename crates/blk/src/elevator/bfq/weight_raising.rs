@@ -20,16 +20,18 @@ use crate::time::{Duration, Instant};
 pub(crate) const COEFFICIENT: u32 = 30;
 /// Further factor for soft real-time queues.
 const SOFT_RT_FACTOR: u32 = 100;
+/// The most that a weight is multiplied by.
+pub const MAX_RAISING: u32 = COEFFICIENT * SOFT_RT_FACTOR;
 /// A queue that issues I/O again after this long without any is taken for an application that a user starts.
 pub(crate) const MIN_IDLE: Duration = Duration::from_ms(2000);
 /// After this long without I/O a queue of a large burst counts as new.
 const BURST_FORGOTTEN: Duration = Duration::from_ms(10_000);
 /// Sectors after which an interactive start is over: 60 MB.
-const MAX_INTERACTIVE_SERVICE: u64 = 120_000;
+pub const MAX_INTERACTIVE_SERVICE: u64 = 120_000;
 /// Sectors per second that a player of compressed video needs at most.
 const SOFT_RT_RATE: u64 = 7000;
 /// How long a soft real-time queue is raised at a time.
-const SOFT_RT_TIME: Duration = Duration::from_ms(300);
+pub const SOFT_RT_TIME: Duration = Duration::from_ms(300);
 /// The pause, in addition to `slice_idle`, by which a soft real-time queue differs from one that always wants more.
 const SOFT_RT_PAUSE: Duration = Duration::from_ms(16);
 
@@ -106,7 +108,7 @@ impl WeightRaising {
         match self.kind {
             Kind::Not => 1,
             Kind::Interactive => COEFFICIENT,
-            Kind::SoftRt => COEFFICIENT * SOFT_RT_FACTOR,
+            Kind::SoftRt => MAX_RAISING,
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) const BE: u8 = 1;
 pub(crate) const IDLE: u8 = 2;
 
 /// Longest time that backlogged queues of the IDLE class wait for a turn (`BFQ_CL_IDLE_TIMEOUT`).
-pub(crate) const IDLE_CLASS_TIMEOUT: Duration = Duration::from_ms(200);
+pub const IDLE_CLASS_TIMEOUT: Duration = Duration::from_ms(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntityState {
