@@ -52,6 +52,7 @@
 //! | no failed write takes effect later | [`contents`](crate::contents): content that a read returned stays | [`Plant::LateWrite`] |
 //! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |
 //! | no request starves; shares follow the weights | [`pressure`](crate::pressure) | [`Unfair::Starves`], [`Unfair::WrongWeights`], [`Unfair::LongBatches`] |
+//! | no elevator starves a request in any case | `liveness`, for each request that an elevator has | [`Plant::Starves`] |
 //! | no hardware queue waits for another | [`pressure`](crate::pressure) | [`Unfair::DeviceWideCap`] |
 //! | no limit is exceeded | `swarm::limits`, over every window of time; [`pressure`](crate::pressure) | [`Plant::LimitIgnored`], [`Unfair::GrantsTooMuch`] |
 //! | a limit admits its full rate | [`pressure`](crate::pressure), over every window in which bios wait | [`Unfair::GrantsTooLittle`] |
@@ -77,6 +78,7 @@
 //! [`SimDisk::heal`]: crate::disk::SimDisk::heal
 
 use crate::kind::Kind;
+use blk::elevator::{LEGACY_NAMES, NAMES, NONE};
 
 /// A planted bug that the checks have to find. Each is in the simulated world: none needs a switch in the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,13 +123,15 @@ pub enum Plant {
     LatePath,
     /// A broken path reports a medium error.
     WrongError,
+    /// An elevator of this name keeps one request in forty until nothing else is left, or has other rules than its own.
+    Starves(&'static str),
     /// While a queue is frozen the driver loses its requests, and reports at each timeout that they are still in progress.
     NeverDrained,
 }
 
 impl Plant {
     /// All planted bugs.
-    pub const ALL: [Plant; 21] = [
+    pub const ALL: [Plant; 28] = [
         Plant::LostCompletion,
         Plant::LostWakeUp,
         Plant::EndedTwice,
@@ -149,7 +153,22 @@ impl Plant {
         Plant::DiskNeverWoken,
         Plant::LatePath,
         Plant::WrongError,
+        Plant::Starves(NAMES[0]),
+        Plant::Starves(NAMES[1]),
+        Plant::Starves(NAMES[2]),
+        Plant::Starves(NAMES[3]),
+        Plant::Starves(NAMES[4]),
+        Plant::Starves(LEGACY_NAMES[0]),
+        Plant::Starves(LEGACY_NAMES[1]),
     ];
+
+    /// The elevator whose rules are checked at the driver, whatever elevator the disk has.
+    pub(crate) fn told(self) -> Option<&'static str> {
+        match self {
+            Plant::Starves(name) if name == NONE || LEGACY_NAMES.contains(&name) => Some(name),
+            _ => None,
+        }
+    }
 
     /// The kind of case that the bug is planted in.
     pub const fn kind(self) -> Kind {
@@ -181,6 +200,7 @@ impl Plant {
             Plant::DiskNeverWoken => "starves: it waits for a tag and was not woken",
             Plant::TagOfTwoDisks => "of the set was given to disk",
             Plant::ShareExceeded => "its share is",
+            Plant::Starves(_) => " starves",
             Plant::NeverDrained => "the frozen queue does not drain",
         }
     }

@@ -8,6 +8,7 @@
 use crate::Lock;
 use crate::describe;
 use crate::disk::{Behaviour, SimDisk};
+use crate::liveness::Offers;
 use crate::mem::Mem;
 use crate::paths::Paths;
 use crate::rng::Rng;
@@ -83,6 +84,8 @@ pub struct Harness {
     pub disk: Arc<SimDisk>,
     /// The paths to it, unless it has one path that always works.
     pub(crate) paths: Option<Arc<Paths>>,
+    /// What the driver is offered.
+    pub(crate) offers: Arc<Offers>,
     /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
     /// The submitters that were notified.
@@ -159,6 +162,8 @@ impl Harness {
             None => disk.clone(),
             Some(paths) => paths.mp.clone(),
         };
+        let offers = Offers::to(driver);
+        let driver: Arc<dyn Driver> = offers.clone();
         let q = match set {
             None => RequestQueue::<Lock>::new(driver, config, notifier)?,
             Some(set) => RequestQueue::with_tag_set(set, driver, config, notifier)?,
@@ -169,6 +174,7 @@ impl Harness {
             q,
             disk,
             paths,
+            offers,
             mem,
             notifications,
             subs,

@@ -18,6 +18,7 @@
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
 //! | [`pressure`] | elevators under load: no request starves, shares follow the weights |
+//! | `liveness` | in all other cases: no elevator starves a request |
 //! | [`machine`] | whole machines: CPUs, job threads, interrupts, devices, and what it all costs |
 //! | [`scenario`] | published tests as files: a machine, a workload, rows with their figures |
 //! | [`whatif`] | what would change on a different machine, over the uncertainty of its constants |
@@ -35,6 +36,7 @@ pub mod contents;
 pub mod trace;
 mod describe;
 pub mod pressure;
+mod liveness;
 pub mod machine;
 pub mod scenario;
 pub mod whatif;

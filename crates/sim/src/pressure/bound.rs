@@ -6,17 +6,17 @@ pub(super) const HCTXS: &str = "hctxs";
 
 /// A request as a bound sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SeenRequest {
+pub(crate) struct SeenRequest {
     /// Its number in the case, in order of insertion.
-    pub(super) id: u64,
-    pub(super) client: usize,
-    pub(super) cpu: usize,
-    pub(super) op: blk::bio::Op,
+    pub(crate) id: u64,
+    pub(crate) client: usize,
+    pub(crate) cpu: usize,
+    pub(crate) op: blk::bio::Op,
     /// Best effort, real time or idle.
-    pub(super) class: blk::bio::IoPrioClass,
-    pub(super) nr_sectors: u32,
+    pub(crate) class: blk::bio::IoPrioClass,
+    pub(crate) nr_sectors: u32,
     /// When it was inserted, ns.
-    pub(super) at: u64,
+    pub(crate) at: u64,
 }
 
 /// What an elevator guarantees its requests.

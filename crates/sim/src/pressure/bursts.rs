@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bfq with `low_latency`: bursts, processes that come later, raised weights, all classes, one or several hardware queues. Shares by
-//! weight do not hold then, and no queue may starve all the same.
+//! bfq with `low_latency`: bursts, processes that come later, raised weights, all classes, one or several hardware
+//! queues. Shares by weight do not hold then, and no queue may starve all the same.
 //!
-//! **A best-effort queue.** Let w be its weight, B the largest budget, and L its request's length. While it waits, another queue of
-//! weight W and requests of length L' gets at most W (B + L) / w + B + L' sectors: B-WF2Q+ serves both in proportion to their weights, to
-//! within a budget of each (see `bfq`). A changed weight counts from the next turn on, which doubles the bound. To this comes the turn in
-//! service when the queue begins to wait. A queue that bfq may raise as interactive (new, of default weight, not in a large burst) may
-//! lag behind virtual time, and gets as many sectors more as it may get while it is raised. From its second request on, bfq may take it
-//! for soft real-time, in the kernel, too: for 300 ms its service has no other limit than the speed of the disk. After that no queue is
-//! soft real-time here, because only clients with weights of their own pause. What the other classes get does not count: RT goes
-//! first by contract, and IDLE is bounded below.
+//! **A best-effort queue.** Let w be its weight, B the largest budget, and L its request's length. While it waits,
+//! another queue of weight W and requests of length L' gets at most W (B + L) / w + B + L' sectors: B-WF2Q+ serves both
+//! in proportion to their weights, to within a budget of each (see `bfq`). A changed weight counts from the next turn
+//! on, which doubles the bound. To this comes the turn in service when the queue begins to wait. A queue that bfq may
+//! raise as interactive (new, of default weight, not in a large burst) may lag behind virtual time, and gets as many
+//! sectors more as it may get while it is raised. From its second request on, bfq may take it for soft real-time, in
+//! the kernel, too: for 300 ms its service has no other limit than the speed of the disk. After that no queue is soft
+//! real-time here, because only clients with weights of their own pause. What the other classes get does not count: RT
+//! goes first by contract, and IDLE is bounded below.
 //!
-//! **A real-time queue** has the same bound beside others of its class. Of the lower classes it may find a turn in service when it
-//! comes, which ends at once if RT is next. IDLE may be due instead, before and after that turn, and then every 200 ms: two turns, and one
-//! request each time.
+//! **A real-time queue** has the same bound beside others of its class. Of the lower classes it may find a turn in
+//! service when it comes, which ends at once if RT is next. IDLE may be due instead, before and after that turn, and
+//! then every 200 ms: two turns, and one request each time.
 //!
-//! **Class IDLE.** It gets a request at the end of the first turn after 200 ms without one, also before RT; the device may hold
-//! others' requests then.
+//! **Class IDLE.** It gets a request at the end of the first turn after 200 ms without one, also before RT; the device
+//! may hold others' requests then.
 //!
 //! The elevator's order is the disk's, so the number of hardware queues changes nothing.
 

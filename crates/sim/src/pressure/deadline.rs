@@ -22,7 +22,7 @@
 //! too. IDLE beside BE has no bound either, because BE ages first.
 
 use super::bound::{Bound, Pressed, SeenRequest};
-use super::turns::{Expiry, Turns};
+use super::turns::{Expiry, Turns, between_directions};
 use super::unfair::{StarvingElevator, Unfair};
 use super::world::{Client, Speed, World};
 use crate::rng::Rng;
@@ -133,7 +133,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     }
     let b = batch.max(1);
     if both {
-        let turns = Turns::new("mq-deadline: direction", [b, (starved + 1) * b]);
+        let turns = Turns::new("mq-deadline: direction", between_directions(b, starved));
         let late = |what, ms: u64| Expiry::new(what, ms * MS, b, 1);
         let expiry = [late("mq-deadline: a read", expire[0]), late("mq-deadline: a write", expire[1])];
         world.run(requests, &mut Directions { turns, expiry })

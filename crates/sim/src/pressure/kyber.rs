@@ -20,15 +20,23 @@ use crate::trace::Trace;
 use blk::bio::{IoPrioClass, Op};
 use blk::limits::Limits;
 
-const BATCH: [u64; 4] = [16, 8, 1, 1];
+/// Requests of each domain in a turn.
+pub(crate) const BATCH: [u64; 4] = [16, 8, 1, 1];
 
-fn domain(op: Op) -> usize {
+/// The number of an operation's domain.
+pub(crate) fn domain(op: Op) -> usize {
     match op {
         Op::Read => 0,
         Op::Write => 1,
         Op::Discard => 2,
         Op::Flush | Op::WriteZeroes => 3,
     }
+}
+
+/// Counts what each domain of a hardware queue waits for: one batch of each other domain.
+pub(crate) fn between_domains() -> Turns {
+    let sum: u64 = BATCH.iter().sum();
+    Turns::new("kyber: domain", BATCH.map(|b| sum - b))
 }
 
 struct Domains {
@@ -45,13 +53,12 @@ struct Domains {
 
 impl Domains {
     fn new(clients: &[Client], speed: Speed) -> Domains {
-        let sum: u64 = BATCH.iter().sum();
         let mut depth = vec![[0; 4]; 4];
         for c in clients {
             depth[usize::from(c.cpu)][domain(c.op)] += u64::from(c.depth);
         }
         Domains {
-            turns: Turns::new("kyber: domain", BATCH.map(|b| sum - b)),
+            turns: between_domains(),
             recent: [0; 4],
             given: 0,
             cap: speed.cap as u64,

@@ -17,7 +17,7 @@
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};
-use super::turns::{Expiry, Turns};
+use super::turns::{Expiry, Turns, between_directions};
 use super::unfair::Unfair;
 use crate::describe;
 use crate::disk::Behaviour;
@@ -127,7 +127,7 @@ pub(super) fn run(name: &str, seed: u64, rng: &mut Rng, unfair: Option<Unfair>, 
     let b = batch.max(1);
     let late = |what, ms: u64| Expiry::new(what, ms * MS, b, 1);
     let mut bound = Directions {
-        turns: Turns::new("deadline: direction", [b, (starved + 1) * b]),
+        turns: Turns::new("deadline: direction", between_directions(b, starved)),
         expiry: [late("deadline: a read", expire[0]), late("deadline: a write", expire[1])],
     };
     Clients::new("deadline", harness, clients, rng).run(left, &mut bound, |_, _| {})

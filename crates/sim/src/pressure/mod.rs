@@ -23,22 +23,22 @@
 //! Legacy elevators, limits and hardware queues are tested in the whole stack, on a device that accepts every request it is given.
 //!
 //! Guarantees: the same seed gives the same trace; a violation is a panic that names the request, the bound and the observed
-//! value. Not here: requeues (they go first by contract, so they have no bound), merges (a request that grows is a different
+//! value. `liveness` checks the cases of other kinds, with the same bounds and looser ones. Not here: requeues (they go first by contract, so they have no bound), merges (a request that grows is a different
 //! one).
 
 mod bfq;
-mod bound;
+pub(crate) mod bound;
 mod bursts;
 mod deadline;
 mod hctxs;
 mod k2;
-mod kyber;
+pub(crate) mod kyber;
 mod legacy;
 mod limits;
 mod none;
 mod stack;
-mod turns;
-mod unfair;
+pub(crate) mod turns;
+pub(crate) mod unfair;
 mod world;
 
 use crate::kind::Kind;

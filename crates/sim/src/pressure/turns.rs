@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Two counters that most bounds are built from. One counts the service of other groups between two turns of a waiting group.
-//! The other counts how many requests of the same group go before a request whose time has expired.
+//! The other counts how many requests of the same group go before a request whose time has expired. Pressure cases use them,
+//! and so does `liveness`, which checks all other cases.
 
 use super::bound::SeenRequest;
 use std::collections::VecDeque;
 
+/// Between two reads of a deadline elevator at most so many writes go, and between two writes so many reads (derived in
+/// `deadline`). With `starved` 0 reads have no bound.
+pub(crate) fn between_directions(batch: u64, starved: u64) -> [u64; 2] {
+    let batch = batch.max(1);
+    let passes_reads = if starved == 0 { u64::MAX } else { batch };
+    [passes_reads, starved.saturating_add(1).saturating_mul(batch)]
+}
+
 /// Bounds the service between turns. While a group has requests waiting, all others together get at most a fixed amount
 /// between two of its requests.
-pub(super) struct Turns {
+pub(crate) struct Turns {
     what: &'static str,
     /// How near a group came to its bound, per thousand of the bound.
     closest: u64,
@@ -23,12 +32,12 @@ struct Group {
 
 impl Turns {
     /// `most` is, for each group, the most that all other groups may get in between.
-    pub(super) fn new(what: &'static str, most: impl IntoIterator<Item = u64>) -> Turns {
+    pub(crate) fn new(what: &'static str, most: impl IntoIterator<Item = u64>) -> Turns {
         let groups = most.into_iter().map(|most| Group { waiting: 0, passed: 0, most }).collect();
         Turns { what, closest: 0, groups }
     }
 
-    pub(super) fn queued(&mut self, group: usize) {
+    pub(crate) fn queued(&mut self, group: usize) {
         let g = &mut self.groups[group];
         if g.waiting == 0 {
             g.passed = 0;
@@ -41,8 +50,20 @@ impl Turns {
         self.closest
     }
 
+    /// Changes how much others may get, and resets all counts.
+    pub(crate) fn set_most(&mut self, most: impl IntoIterator<Item = u64>) {
+        for (g, most) in self.groups.iter_mut().zip(most) {
+            (g.most, g.passed) = (most, 0);
+        }
+    }
+
+    /// Removes a waiting request of a group without service: it was joined to another.
+    pub(crate) fn joined(&mut self, group: usize) {
+        self.groups[group].waiting -= 1;
+    }
+
     /// Resets the count of a group: what others got so far does not count as passing it.
-    pub(super) fn excuse(&mut self, group: usize) {
+    pub(crate) fn excuse(&mut self, group: usize) {
         self.groups[group].passed = 0;
     }
 
@@ -53,7 +74,7 @@ impl Turns {
     }
 
     /// Records that a group got `amount`.
-    pub(super) fn given(&mut self, group: usize, amount: u64, r: &SeenRequest) {
+    pub(crate) fn given(&mut self, group: usize, amount: u64, r: &SeenRequest) {
         for (i, g) in self.groups.iter_mut().enumerate().filter(|(_, g)| g.waiting > 0) {
             if i == group {
                 g.passed = 0;
@@ -66,13 +87,13 @@ impl Turns {
                 passed <= most,
                 "{what} {i} starves: {n} waiting, others got {passed} of at most {most}, last {r:?}"
             );
-            self.closest = self.closest.max(passed * 1000 / most.max(1));
+            self.closest = self.closest.max(passed.saturating_mul(1000) / most.max(1));
         }
     }
 }
 
 /// Bounds the wait after an expiry: after that time only a limited amount of the same group may go before a request.
-pub(super) struct Expiry {
+pub(crate) struct Expiry {
     what: &'static str,
     after_ns: u64,
     /// Waiting requests, oldest first.
@@ -89,11 +110,13 @@ struct Late {
     r: SeenRequest,
     /// Recorded at its expiry: the amount given so far, and how many requests were before it.
     expired: Option<(u64, u64)>,
+    /// Requests before it that were joined to others. These may have inherited the earlier position.
+    joined: u64,
 }
 
 impl Expiry {
     /// A request that was inserted at least `after_ns` ago is served after at most `(before it + extra_turns) * per_turn` more.
-    pub(super) fn new(what: &'static str, after_ns: u64, per_turn: u64, extra_turns: u64) -> Expiry {
+    pub(crate) fn new(what: &'static str, after_ns: u64, per_turn: u64, extra_turns: u64) -> Expiry {
         Expiry { what, after_ns, waiting: VecDeque::new(), given: 0, per_turn, extra_turns, closest: 0 }
     }
 
@@ -102,22 +125,40 @@ impl Expiry {
         self.closest
     }
 
-    pub(super) fn queued(&mut self, r: &SeenRequest) {
-        self.waiting.push_back(Late { r: *r, expired: None });
+    /// Changes the time and the amount per turn, and resets all counts.
+    pub(crate) fn set(&mut self, after_ns: u64, per_turn: u64) {
+        (self.after_ns, self.per_turn) = (after_ns, per_turn);
+        self.excuse();
     }
 
-    pub(super) fn asked(&mut self, now: u64) {
+    /// Resets all counts: what went first so far does not count.
+    pub(crate) fn excuse(&mut self) {
+        self.waiting.iter_mut().for_each(|late| late.expired = None);
+    }
+
+    /// Removes a request that was joined to another.
+    pub(crate) fn joined(&mut self, id: u64) {
+        let at = self.waiting.iter().position(|l| l.r.id == id).expect("it was queued");
+        self.waiting.remove(at);
+        self.waiting.range_mut(at..).for_each(|late| late.joined += 1);
+    }
+
+    pub(crate) fn queued(&mut self, r: &SeenRequest) {
+        self.waiting.push_back(Late { r: *r, expired: None, joined: 0 });
+    }
+
+    pub(crate) fn asked(&mut self, now: u64) {
         let given = self.given;
         for (before, late) in self.waiting.iter_mut().enumerate() {
-            if late.r.at + self.after_ns > now {
+            if late.r.at.saturating_add(self.after_ns) > now {
                 return;
             }
-            late.expired.get_or_insert((given, before as u64));
+            late.expired.get_or_insert((given, before as u64 + late.joined));
         }
     }
 
     /// Records that the group got `amount` with this request.
-    pub(super) fn given(&mut self, r: &SeenRequest, amount: u64) {
+    pub(crate) fn given(&mut self, r: &SeenRequest, amount: u64) {
         let at = self.waiting.iter().position(|l| l.r.id == r.id).expect("it was queued");
         self.waiting.remove(at);
         self.given += amount;
@@ -132,7 +173,7 @@ impl Expiry {
 
     fn check(&mut self) {
         for late in &self.waiting {
-            let Some((then, before)) = late.expired else { return };
+            let Some((then, before)) = late.expired else { continue };
             let (what, passed, most) = (self.what, self.given - then, (before + self.extra_turns) * self.per_turn);
             let r = &late.r;
             assert!(
@@ -163,6 +204,22 @@ mod tests {
         t.queued(0);
         let last = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| t.given(1, 4, &seen(0, 0))));
         assert!(last.is_err(), "4 of at most 3");
+    }
+
+    /// A request that is joined to another leaves its position to that one, which may have come later.
+    #[test]
+    fn a_joined_request_still_counts_as_before_others() {
+        let mut e = Expiry::new("group", 100, 1, 0);
+        (0..5).for_each(|id| e.queued(&seen(id, 0)));
+        e.joined(0);
+        e.asked(100);
+        // Request 2 had two before it.
+        e.given(&seen(3, 0), 1);
+        let last = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            e.given(&seen(4, 0), 1);
+            e.given(&seen(1, 0), 1);
+        }));
+        assert!(last.is_err(), "3 of at most 2");
     }
 
     #[test]

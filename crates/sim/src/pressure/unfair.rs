@@ -3,11 +3,9 @@
 
 use super::bound::{HCTXS, LIMITS};
 use crate::rng::Rng;
-use blk::bio::{Op, OpFlags};
-use blk::elevator::{BioMerge, BioRef, DebugAttr, Elevator, ElvCx, MqElevator, Tunable, bfq};
-use blk::id::{HctxId, SubmitterId};
+use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, MqElevator, bfq};
+use blk::id::HctxId;
 use blk::request::Rq;
-use blk::time::Instant;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An unfairness that can be planted.
@@ -47,7 +45,7 @@ impl Unfair {
 }
 
 /// Withholds one request in forty until the elevator behind it has no other.
-pub(super) struct StarvingElevator {
+pub(crate) struct StarvingElevator {
     inner: Box<dyn Elevator>,
     kept: Mutex<Withheld>,
 }
@@ -61,7 +59,7 @@ struct Withheld {
 }
 
 impl StarvingElevator {
-    pub(super) fn new(inner: Box<dyn Elevator>) -> StarvingElevator {
+    pub(crate) fn new(inner: Box<dyn Elevator>) -> StarvingElevator {
         StarvingElevator { inner, kept: Mutex::default() }
     }
 
@@ -70,24 +68,60 @@ impl StarvingElevator {
     }
 }
 
-/// Forwards every method, including those with a default. A default would hide what the elevator behind it does.
+/// Forwards to `inner` the methods that neither take requests nor return any. A default would hide what the elevator behind
+/// it does.
+macro_rules! forward_to_inner {
+    () => {
+        fn name(&self) -> &'static str {
+            self.inner.name()
+        }
+
+        fn may_hold(&self) -> bool {
+            self.inner.may_hold()
+        }
+
+        fn next_run(&self) -> Option<blk::time::Instant> {
+            self.inner.next_run()
+        }
+
+        fn limit_depth(&self, op: blk::bio::Op, flags: blk::bio::OpFlags) -> Option<u32> {
+            self.inner.limit_depth(op, flags)
+        }
+
+        fn limit_depth_of(&self, by: blk::id::SubmitterId, op: blk::bio::Op, flags: blk::bio::OpFlags) -> Option<u32> {
+            self.inner.limit_depth_of(by, op, flags)
+        }
+
+        fn debug(&self) -> Vec<blk::elevator::DebugAttr> {
+            self.inner.debug()
+        }
+
+        fn tunables(&self) -> Vec<blk::elevator::Tunable> {
+            self.inner.tunables()
+        }
+    };
+}
+pub(crate) use forward_to_inner;
+
 impl Elevator for StarvingElevator {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+    forward_to_inner!();
 
     fn bio_merge(&self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge {
-        self.inner.bio_merge(cx, bio)
+        let merge = self.inner.bio_merge(cx, bio);
+        self.kept().others -= u64::from(matches!(merge, BioMerge::Merged { freed: Some(_) }));
+        merge
     }
 
     fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, freed: &mut Vec<Rq>) {
         let mut kept = self.kept();
         kept.seen += rqs.len() as u64;
-        if kept.seen.is_multiple_of(40) {
+        if kept.seen.is_multiple_of(40) && !at_head {
             kept.rqs.extend(rqs.pop());
         }
         kept.others += rqs.len() as u64;
+        let already_freed = freed.len();
         self.inner.insert(cx, rqs, at_head, freed);
+        kept.others -= (freed.len() - already_freed) as u64;
     }
 
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>) {
@@ -103,36 +137,12 @@ impl Elevator for StarvingElevator {
         self.inner.has_work(hctx) || !self.kept().rqs.is_empty()
     }
 
-    fn may_hold(&self) -> bool {
-        self.inner.may_hold()
-    }
-
-    fn next_run(&self) -> Option<Instant> {
-        self.inner.next_run()
-    }
-
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq) {
         self.inner.completed(cx, rq);
     }
 
     fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
         self.inner.requeued(cx, rq);
-    }
-
-    fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
-        self.inner.limit_depth(op, flags)
-    }
-
-    fn limit_depth_of(&self, submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
-        self.inner.limit_depth_of(submitter, op, flags)
-    }
-
-    fn debug(&self) -> Vec<DebugAttr> {
-        self.inner.debug()
-    }
-
-    fn tunables(&self) -> Vec<Tunable> {
-        self.inner.tunables()
     }
 
     fn set_tunable(&self, name: &str, value: u64) -> Result<(), String> {

@@ -43,12 +43,14 @@ impl Case {
         if plant == Some(Plant::DuplicateBelieved) {
             behaviour.duplicate = 200;
         }
-        let config = stack::draw_config(&mut rng);
+        let mut config = stack::draw_config(&mut rng);
+        stack::plant(&mut config, plant);
         let nr = config.topology.nr_cpus;
         let cpus: Vec<u16> = (0..1 + rng.below(6)).map(|_| rng.below(u64::from(nr)) as u16).collect();
         let volatile = behaviour.limits.write_cache;
         let all = format_args!("{config:?} {behaviour:?} submitters on {cpus:?}");
         trace.summed_up(0, 'X', all, || describe::disk(&config, &behaviour, &cpus));
+        config.custom_elevators = stack::checked(plant);
         let mut harness = Harness::new(seed, behaviour, config, &cpus);
         harness.patience_ns = u64::MAX;
         harness.disk.trace_to(trace.clone());
@@ -90,8 +92,10 @@ impl Case {
             self.harness.disk.forget();
         }
         self.harness.drain();
+        self.load.look(&self.harness);
         self.submit_one(s);
-        let new = stack::draw_config(&mut self.rng);
+        let mut new = stack::draw_config(&mut self.rng);
+        stack::plant(&mut new, self.plant);
         self.trace.summed_up(self.harness.now, 'X', format_args!("{new:?}"), || describe::settings(&new));
         let mut rng = self.rng.clone();
         let r = self.harness.q.rebuild(|c| {
@@ -102,6 +106,9 @@ impl Case {
             c.mode = new.mode;
             limits::fit(c);
             c.scheduler = new.scheduler;
+            if matches!(self.plant, Some(Plant::Starves(_))) {
+                c.iosched = new.iosched;
+            }
             c.nr_requests = new.nr_requests;
             c.queue_depth = new.queue_depth;
             c.reserved_tags = new.reserved_tags;

@@ -12,6 +12,7 @@ use crate::contents::{Contents, Held};
 use crate::describe;
 use crate::fault::Plant;
 use crate::harness::{Harness, MEM_SECTORS};
+use crate::liveness::AtDriver;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
@@ -59,6 +60,8 @@ pub(super) struct Load {
     faults: bool,
     /// A rebuild refused bios after the previous stack may have issued parts of them.
     refused: bool,
+    /// What `none` and the legacy elevators owe each request.
+    at_driver: AtDriver,
     /// When a flush was first reported as failed by the device.
     flush_lost_at: Option<u64>,
     /// Sectors of bios that completed without error, per operation; only meaningful without faults.
@@ -86,6 +89,7 @@ impl Load {
             accepted: 0,
             ended: 0,
             errors: 0,
+            at_driver: AtDriver::new(plant.and_then(Plant::told)),
             flush_lost_at: None,
         }
     }
@@ -196,8 +200,14 @@ impl Load {
         }
     }
 
-    /// Checks the bios that have completed.
+    /// Checks that no request starved. To be called before the elevator changes.
+    pub(super) fn look(&mut self, harness: &Harness) {
+        self.at_driver.look(harness);
+    }
+
+    /// Checks the bios that have completed, and the requests that the driver was offered.
     pub(super) fn collect(&mut self, harness: &mut Harness) {
+        self.look(harness);
         for s in 0..harness.subs.len() {
             for d in harness.take_done(s) {
                 self.check_done(harness, s, d);

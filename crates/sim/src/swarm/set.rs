@@ -18,6 +18,7 @@ use super::stack;
 use crate::describe;
 use crate::disk::ledger::TagLedger;
 use crate::fault::Plant;
+use crate::liveness::WATCHED;
 use crate::rng::Rng;
 use crate::set_harness::SetHarness;
 use crate::trace::Trace;
@@ -112,6 +113,7 @@ impl SetCase {
         let trace = self.trace.labelled(&format!("disk {number} "));
         let all = format_args!("joins {config:?} {behaviour:?} submitters on {subs:?}");
         trace.summed_up(self.w.now, 'X', all, || "joins\n".to_string() + &describe::disk(&config, &behaviour, &subs));
+        let config = QueueConfig { custom_elevators: WATCHED, ..config };
         if self.plant == Some(Plant::TagOfTwoDisks) && number == 1 {
             self.w.join_beside(behaviour, config, &subs);
         } else {

@@ -5,10 +5,12 @@
 use super::report::CAPACITY;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
+use crate::fault::Plant;
+use crate::liveness::{STARVING, WATCHED};
 use crate::pressure::LEGACY;
 use crate::rng::Rng;
 use blk::cpumap::CpuTopology;
-use blk::elevator::{MqElevator, NONE, k2, kyber};
+use blk::elevator::{CustomElevator, LEGACY_NAMES, MqElevator, NONE, bfq, deadline, k2, kyber, mq_deadline};
 use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
 
@@ -92,6 +94,37 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
         }
     }
     c
+}
+
+/// The elevators of a case: they check their rules, and starve requests if that is planted.
+pub(super) fn checked(plant: Option<Plant>) -> &'static [CustomElevator] {
+    match plant {
+        Some(plant @ Plant::Starves(_)) if plant.told().is_some() => &[],
+        Some(Plant::Starves(_)) => STARVING,
+        _ => WATCHED,
+    }
+}
+
+/// Chooses the elevator that starves requests if that is planted. Its tunables are such that a small case reaches its bounds.
+pub(super) fn plant(c: &mut QueueConfig, plant: Option<Plant>) {
+    let Some(Plant::Starves(name)) = plant else { return };
+    (c.mode, c.nr_requests) = (Mode::Mq, None);
+    // The elevators that are checked at the driver cannot be wrapped. The disk has another one, and the check does not know.
+    let (real, tunables): (&str, &[(&str, u64)]) = match name {
+        NONE => (mq_deadline::NAME, &[]),
+        deadline::NAME => (deadline::NAME, &[("writes_starved", 1 << 20), ("fifo_batch", 1 << 20)]),
+        bfq::NAME => {
+            (bfq::NAME, &[("low_latency", 0), ("max_budget", 8), ("fifo_expire_sync", 0), ("fifo_expire_async", 0)])
+        }
+        name if LEGACY_NAMES.contains(&name) => (deadline::NAME, &[]),
+        name => (name, &[]),
+    };
+    if LEGACY_NAMES.contains(&real) {
+        (c.mode, c.reserved_tags, c.host_tagset) = (Mode::Sq, 0, false);
+        (c.nr_hw_queues, c.nr_read_queues, c.nr_poll_queues) = (None, 0, 0);
+    }
+    c.scheduler = Some(real.into());
+    c.iosched = tunables.iter().map(|(name, value)| ((*name).into(), *value)).collect();
 }
 
 /// Draws the device and its faults; faults that fail I/O only if `faults` is set.
