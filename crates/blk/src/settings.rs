@@ -6,7 +6,6 @@
 
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
-use crate::elevator::interface::Elevator;
 use crate::elevator::registry::{CustomElevator, LEGACY_NAMES, NONE};
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
 use crate::qos::rates::IoLimits;
@@ -40,9 +39,6 @@ pub const BLKDEV_DEFAULT_RQ: u32 = 128;
 /// Default `io_timeout` (`BLK_DEFAULT_TIMEOUT`, 30 s), milliseconds.
 pub(crate) const BLK_DEFAULT_TIMEOUT_MS: u32 = 30_000;
 
-/// Puts an elevator around another: see [`QueueConfig::wrap_elevator`].
-pub type WrapElevator = fn(Box<dyn Elevator>) -> Box<dyn Elevator>;
-
 /// All settings of a stack. `None` means the kernel's default, which may depend on the other settings.
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
@@ -69,9 +65,6 @@ pub struct QueueConfig {
     /// Elevators that `scheduler` may name in addition to the built-in ones (mq). One with the name of a built-in elevator
     /// takes its place.
     pub custom_elevators: &'static [CustomElevator],
-    /// Puts another elevator around each elevator that is made, for example to account for its calls. The outer one has to pass
-    /// on every call, with the same name.
-    pub wrap_elevator: Option<WrapElevator>,
     /// The default of `scheduler` is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): the layer below or above has an
     /// elevator.
     pub no_sched_by_default: bool,
@@ -113,7 +106,6 @@ impl Default for QueueConfig {
             nr_requests: None,
             scheduler: None,
             custom_elevators: &[],
-            wrap_elevator: None,
             no_sched_by_default: false,
             iosched: Vec::new(),
             nomerges: 0,

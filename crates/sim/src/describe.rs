@@ -75,7 +75,6 @@ pub(crate) fn settings(c: &QueueConfig) -> String {
         scheduler,
         // `--set` does not know these, and no case has them.
         custom_elevators: _,
-        wrap_elevator: _,
         no_sched_by_default: _,
         iosched,
         nomerges,

@@ -37,11 +37,8 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     check_memory(config, nr_hctx, stride)?;
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
     let shape = DiskShape { nr_slab_requests: slab.len(), map: &map, nr_requests };
-    let made = registry::make::<L>(name, config.custom_elevators, &shape).map_err(|e| SettingError(e.to_string()))?;
-    let elevator = match config.wrap_elevator {
-        Some(wrap) => made.map(wrap),
-        None => made,
-    };
+    let elevator =
+        registry::make::<L>(name, config.custom_elevators, &shape).map_err(|e| SettingError(e.to_string()))?;
     if let Some(e) = &elevator {
         for (k, v) in &config.iosched {
             e.set_tunable(k, *v).map_err(SettingError)?;

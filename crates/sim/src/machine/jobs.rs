@@ -379,7 +379,7 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
     let mut config = spec.config.clone();
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
     config.bios_per_submitter = bios_per_submitter;
-    config.wrap_elevator = kernel::wrapper(spec.layer);
+    config.custom_elevators = kernel::elevators(spec.layer);
     let adapters = Adapters::new(spec.scsi.and_then(|s| s.dm).map_or(1, |dm| dm.hosts));
     for lun in 0..spec.luns {
         let (service, config) = ((spec.service)(lun), config.clone());

@@ -31,8 +31,6 @@ struct Meter {
     shape: Cell<Shape>,
     line: Cell<LineCosts>,
     kernel: Cell<KernelCosts>,
-    /// The block layer's own locks cost nothing at present.
-    muted: Cell<bool>,
     /// Number of other CPUs.
     others: Cell<u64>,
 }
@@ -52,7 +50,6 @@ thread_local! {
         shape: Cell::new(Shape { sockets: 1, cores: 1, threads: 1 }),
         line: Cell::new(NO_COSTS),
         kernel: Cell::new(KernelCosts { hold_pct: 100, lines_pct: 100 }),
-        muted: Cell::new(false),
         others: Cell::new(0),
     } };
 }
@@ -119,15 +116,6 @@ pub fn is_due() -> bool {
     METER.with(|m| m.now.get() > m.horizon.get())
 }
 
-/// Runs `f`, in which the block layer's own locks cost nothing.
-#[inline]
-pub fn without_locks<R>(f: impl FnOnce() -> R) -> R {
-    let before = METER.with(|m| m.muted.replace(true));
-    let result = f();
-    METER.with(|m| m.muted.set(before));
-    result
-}
-
 /// The running CPU asks for a lock. Returns the CPU, the time after its atomic operation, and the time before which no CPU
 /// will ask any more; `None` outside [`run`].
 #[inline]
@@ -176,7 +164,7 @@ impl MeteredLock {
     #[inline]
     fn taken(&self) {
         METER.with(|m| {
-            if !m.on.get() || m.muted.get() {
+            if !m.on.get() {
                 return;
             }
             let (cpu, line) = (m.cpu.get(), m.line.get());
@@ -205,7 +193,7 @@ impl MeteredLock {
     #[inline]
     fn given_back(&self) {
         METER.with(|m| {
-            if m.on.get() && !m.muted.get() {
+            if m.on.get() {
                 let now = m.now.get() + m.hold.get();
                 m.now.set(now);
                 self.free_at.store(now, Ordering::Relaxed);

@@ -5,37 +5,37 @@
 //! takes it. The locks of the elevator inside cost nothing.
 
 use super::lock::KernelLock;
-use super::sites::{ELEVATORS, ElevatorSites};
+use super::sites::{BFQ, ElevatorSites, KYBER, MQ_DEADLINE};
 use crate::machine::meter;
-use blk::bio::{Op, OpFlags};
-use blk::elevator::{BioMerge, BioRef, DebugAttr, Elevator, ElvCx, Tunable};
-use blk::id::{HctxId, SubmitterId};
+use crate::pressure::unfair::forward_to_inner;
+use blk::elevator::{BioMerge, BioRef, CustomElevator, DiskShape, Elevator, ElvCx, for_map};
+use blk::id::HctxId;
 use blk::request::Rq;
-use blk::time::Instant;
 use parking_lot::Mutex;
 
-/// An elevator that dispatches request by request.
-pub fn locked(inside: Box<dyn Elevator>) -> Box<dyn Elevator> {
-    wrap(inside, false)
-}
+/// Elevators that dispatch request by request.
+pub const ONE_BY_ONE: [CustomElevator; 3] = [
+    CustomElevator { name: "mq-deadline", make: |disk| locked(&MQ_DEADLINE, disk, false) },
+    CustomElevator { name: "bfq", make: |disk| locked(&BFQ, disk, false) },
+    CustomElevator { name: "kyber", make: |disk| locked(&KYBER, disk, false) },
+];
 
-/// An elevator that dispatches a batch under one hold of its lock.
-pub fn locked_in_batches(inside: Box<dyn Elevator>) -> Box<dyn Elevator> {
-    wrap(inside, true)
-}
+/// Elevators that dispatch a batch under one hold of their lock.
+pub const IN_BATCHES: [CustomElevator; 3] = [
+    CustomElevator { name: "mq-deadline", make: |disk| locked(&MQ_DEADLINE, disk, true) },
+    CustomElevator { name: "bfq", make: |disk| locked(&BFQ, disk, true) },
+    CustomElevator { name: "kyber", make: |disk| locked(&KYBER, disk, true) },
+];
 
-fn wrap(inside: Box<dyn Elevator>, batches: bool) -> Box<dyn Elevator> {
-    match ELEVATORS.iter().find(|sites| sites.name == inside.name()) {
-        Some(sites) => {
-            let (lock, counters) = (KernelLock::default(), KernelLock::default());
-            Box::new(Locked { inside, sites, batches, lock, counters, hctxs: Mutex::default() })
-        }
-        None => inside,
-    }
+fn locked(sites: &'static ElevatorSites, disk: &DiskShape<'_>, batches: bool) -> Box<dyn Elevator> {
+    let inner = for_map::<parking_lot::RawMutex>(sites.name, disk.nr_slab_requests, disk.map, disk.nr_requests);
+    let inner = inner.expect("built in").expect("an elevator");
+    let (lock, counters) = (KernelLock::default(), KernelLock::default());
+    Box::new(Locked { inner, sites, batches, lock, counters, hctxs: Mutex::default() })
 }
 
 struct Locked {
-    inside: Box<dyn Elevator>,
+    inner: Box<dyn Elevator>,
     sites: &'static ElevatorSites,
     batches: bool,
     lock: KernelLock,
@@ -65,16 +65,14 @@ impl Locked {
 }
 
 impl Elevator for Locked {
-    fn name(&self) -> &'static str {
-        self.inside.name()
-    }
+    forward_to_inner!();
 
     fn bio_merge(&self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge {
         match self.sites.per_hctx {
             true => meter::charge(meter::scaled(self.sites.merge.hold_ns)),
             false => self.lock.take(&self.sites.merge),
         }
-        meter::without_locks(|| self.inside.bio_merge(cx, bio))
+        self.inner.bio_merge(cx, bio)
     }
 
     fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, freed: &mut Vec<Rq>) {
@@ -89,12 +87,12 @@ impl Elevator for Locked {
             }
             None => (0..n).for_each(|_| self.lock.take(site)),
         }
-        meter::without_locks(|| self.inside.insert(cx, rqs, at_head, freed));
+        self.inner.insert(cx, rqs, at_head, freed);
     }
 
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>) {
         let before = out.len();
-        meter::without_locks(|| self.inside.dispatch(cx, hctx, max, out));
+        self.inner.dispatch(cx, hctx, max, out);
         let n = out.len() - before;
         let in_vain = n < max && self.has_work(hctx);
         if !self.sites.per_hctx {
@@ -108,15 +106,7 @@ impl Elevator for Locked {
     }
 
     fn has_work(&self, hctx: HctxId) -> bool {
-        meter::without_locks(|| self.inside.has_work(hctx))
-    }
-
-    fn next_run(&self) -> Option<Instant> {
-        meter::without_locks(|| self.inside.next_run())
-    }
-
-    fn may_hold(&self) -> bool {
-        self.inside.may_hold()
+        self.inner.has_work(hctx)
     }
 
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq) {
@@ -125,30 +115,14 @@ impl Elevator for Locked {
             let lock = if site.lock == self.sites.dispatch.lock { &self.lock } else { &self.counters };
             lock.take(site);
         }
-        meter::without_locks(|| self.inside.completed(cx, rq));
+        self.inner.completed(cx, rq);
     }
 
     fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
-        meter::without_locks(|| self.inside.requeued(cx, rq));
-    }
-
-    fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
-        meter::without_locks(|| self.inside.limit_depth(op, flags))
-    }
-
-    fn limit_depth_of(&self, submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
-        meter::without_locks(|| self.inside.limit_depth_of(submitter, op, flags))
-    }
-
-    fn debug(&self) -> Vec<DebugAttr> {
-        self.inside.debug()
-    }
-
-    fn tunables(&self) -> Vec<Tunable> {
-        self.inside.tunables()
+        self.inner.requeued(cx, rq);
     }
 
     fn set_tunable(&self, name: &str, value: u64) -> Result<(), String> {
-        self.inside.set_tunable(name, value)
+        self.inner.set_tunable(name, value)
     }
 }

@@ -21,10 +21,13 @@ pub mod sites;
 
 pub use layer::Layer;
 
-use blk::settings::WrapElevator;
+use blk::elevator::CustomElevator;
 
-/// How a layer's elevators take their locks; `None`: as mqblk's do.
-pub(super) fn wrapper(layer: Layer) -> Option<WrapElevator> {
-    let wrap: WrapElevator = if layer.dispatches_batches() { elevator::locked_in_batches } else { elevator::locked };
-    layer.is_kernel().then_some(wrap)
+/// The elevators of a layer that take the place of mqblk's own.
+pub(super) fn elevators(layer: Layer) -> &'static [CustomElevator] {
+    match layer {
+        Layer::Mqblk => &[],
+        _ if layer.dispatches_batches() => &elevator::IN_BATCHES,
+        Layer::Linux(..) => &elevator::ONE_BY_ONE,
+    }
 }

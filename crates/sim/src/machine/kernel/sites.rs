@@ -47,53 +47,55 @@ pub struct ElevatorSites {
     pub unlocked_ns: u32,
 }
 
-const DD: &str = "block/mq-deadline.c";
-const BFQ: &str = "block/bfq-iosched.c";
-const KYBER: &str = "block/kyber-iosched.c";
+const DD_FILE: &str = "block/mq-deadline.c";
+const BFQ_FILE: &str = "block/bfq-iosched.c";
+const KYBER_FILE: &str = "block/kyber-iosched.c";
 
 const fn site(lock: &'static str, function: &'static str, file: &'static str, hold_ns: u32, lines: u32) -> LockSite {
     LockSite { lock, function, file, hold_ns, lines }
 }
 
-/// The elevators with locks.
-pub const ELEVATORS: [ElevatorSites; 3] = [
-    ElevatorSites {
-        name: "mq-deadline",
-        merge: site("dd->lock", "dd_bio_merge", DD, 60, 5),
-        insert: site("dd->lock", "dd_insert_requests", DD, 30, 5),
-        insert_each: Some((80, 3)),
-        dispatch: site("dd->lock", "dd_dispatch_request", DD, 120, 13),
-        dispatch_more: (80, 1),
-        dispatch_none: site("dd->lock", "dd_dispatch_request", DD, 30, 5),
-        finish: Some(site("per_prio->stats.completed", "dd_finish_request", DD, 10, 1)),
-        per_hctx: false,
-        unlocked_ns: 250,
-    },
-    ElevatorSites {
-        name: "bfq",
-        merge: site("bfqd->lock", "bfq_bio_merge", BFQ, 120, 3),
-        insert: site("bfqd->lock", "bfq_insert_request", BFQ, 450, 6),
-        insert_each: None,
-        dispatch: site("bfqd->lock", "bfq_dispatch_request", BFQ, 450, 14),
-        dispatch_more: (350, 1),
-        dispatch_none: site("bfqd->lock", "bfq_dispatch_request", BFQ, 50, 5),
-        finish: Some(site("bfqd->lock", "bfq_finish_requeue_request", BFQ, 200, 6)),
-        per_hctx: false,
-        unlocked_ns: 250,
-    },
-    ElevatorSites {
-        name: "kyber",
-        merge: site("kcq->lock", "kyber_bio_merge", KYBER, 40, 0),
-        insert: site("kcq->lock", "kyber_insert_requests", KYBER, 60, 0),
-        insert_each: None,
-        dispatch: site("khd->lock", "kyber_dispatch_request", KYBER, 160, 5),
-        dispatch_more: (160, 5),
-        dispatch_none: site("khd->lock", "kyber_dispatch_request", KYBER, 40, 5),
-        finish: Some(site("kqd->domain_tokens", "kyber_finish_request", KYBER, 60, 2)),
-        per_hctx: true,
-        unlocked_ns: 250,
-    },
-];
+/// mq-deadline.
+pub const MQ_DEADLINE: ElevatorSites = ElevatorSites {
+    name: "mq-deadline",
+    merge: site("dd->lock", "dd_bio_merge", DD_FILE, 60, 5),
+    insert: site("dd->lock", "dd_insert_requests", DD_FILE, 30, 5),
+    insert_each: Some((80, 3)),
+    dispatch: site("dd->lock", "dd_dispatch_request", DD_FILE, 120, 13),
+    dispatch_more: (80, 1),
+    dispatch_none: site("dd->lock", "dd_dispatch_request", DD_FILE, 30, 5),
+    finish: Some(site("per_prio->stats.completed", "dd_finish_request", DD_FILE, 10, 1)),
+    per_hctx: false,
+    unlocked_ns: 250,
+};
+
+/// bfq.
+pub const BFQ: ElevatorSites = ElevatorSites {
+    name: "bfq",
+    merge: site("bfqd->lock", "bfq_bio_merge", BFQ_FILE, 120, 3),
+    insert: site("bfqd->lock", "bfq_insert_request", BFQ_FILE, 450, 6),
+    insert_each: None,
+    dispatch: site("bfqd->lock", "bfq_dispatch_request", BFQ_FILE, 450, 14),
+    dispatch_more: (350, 1),
+    dispatch_none: site("bfqd->lock", "bfq_dispatch_request", BFQ_FILE, 50, 5),
+    finish: Some(site("bfqd->lock", "bfq_finish_requeue_request", BFQ_FILE, 200, 6)),
+    per_hctx: false,
+    unlocked_ns: 250,
+};
+
+/// kyber.
+pub const KYBER: ElevatorSites = ElevatorSites {
+    name: "kyber",
+    merge: site("kcq->lock", "kyber_bio_merge", KYBER_FILE, 40, 0),
+    insert: site("kcq->lock", "kyber_insert_requests", KYBER_FILE, 60, 0),
+    insert_each: None,
+    dispatch: site("khd->lock", "kyber_dispatch_request", KYBER_FILE, 160, 5),
+    dispatch_more: (160, 5),
+    dispatch_none: site("khd->lock", "kyber_dispatch_request", KYBER_FILE, 40, 5),
+    finish: Some(site("kqd->domain_tokens", "kyber_finish_request", KYBER_FILE, 60, 2)),
+    per_hctx: true,
+    unlocked_ns: 250,
+};
 
 /// The sites of a driver's lock, of which each hardware queue has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
