@@ -73,10 +73,14 @@ fn with_disk(file: &Path, profile: &Profile) -> Result<String, Failure> {
     let text = if file.exists() { machine_file::read(file)?.1 } else { inspect::host_machine(None, None)? };
     let mut lines = write::machine_lines(profile);
     let name = file.display().to_string();
-    let has_gib = Scenario::parse_machine(&name, &text).map_err(Failure::new)?.disk.size_gib;
+    let disk = Scenario::parse_machine(&name, &text).map_err(Failure::new)?.disk;
+    if disk.hdd.is_some() {
+        // The times of a hard disk follow from its figures.
+        lines.retain(|(table, key, ..)| *table != "disk" && !key.starts_with("\"disk."));
+    }
     let end = profile.jobs.iter().map(|j| j.offset_bytes.saturating_add(j.size_bytes)).max().unwrap_or(0);
     let needs_gib = end.div_ceil(1 << 30).min(1 << 20);
-    if needs_gib > has_gib {
+    if needs_gib > disk.size_gib {
         lines.push(("disk", "size_gib".into(), needs_gib.to_string(), "from the workload's highest offset"));
     }
     Ok(write::edit(&text, &lines))

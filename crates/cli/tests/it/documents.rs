@@ -15,8 +15,15 @@ use std::path::Path;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The documents whose commands run.
-const DOCUMENTS: [&str; 6] =
-    ["README.md", "docs/targets.md", "docs/serve.md", "docs/library.md", "docs/performance.md", "docs/json.md"];
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "docs/targets.md",
+    "docs/serve.md",
+    "docs/library.md",
+    "docs/performance.md",
+    "docs/json.md",
+    "docs/hard-disks.md",
+];
 /// Those whose commands measure or simulate for long, in the deep part.
 const LONG_DOCUMENTS: [&str; 2] = ["docs/benchmark.md", "docs/simulate.md"];
 

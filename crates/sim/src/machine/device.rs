@@ -75,8 +75,9 @@ impl Driver for SimDevice {
                 batch.end(BlkStatus::Ok);
                 continue;
             }
-            let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
-            queue.begin(rq.tag().index(), &job, rq.made(), batch.accept());
+            let (sector, nr_sectors, tag) = (rq.sector().0, rq.nr_sectors(), rq.tag().index());
+            let job = Job { hctx: hctx as u16, tag: tag as u32, op: rq.op(), sector, nr_sectors };
+            queue.begin(&job, rq.made(), batch.accept());
         }
         queue.ring();
         QueueRqStatus::Queued

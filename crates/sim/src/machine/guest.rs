@@ -135,7 +135,7 @@ struct Servers {
 }
 
 impl Service for Servers {
-    fn done_at(&mut self, io: &Job, now: Instant) -> Instant {
+    fn done_at(&mut self, io: &Job, now: Instant) -> Option<Instant> {
         let n = self.threads.len();
         let thread = &mut self.threads[self.mapping.thread_of(usize::from(io.hctx), self.queues, n)];
         let now = now.as_ns();
@@ -157,7 +157,7 @@ impl Service for Servers {
         // The same thread handles the completion, so other requests wait for its share of the serving time, too.
         let issued = start + self.spec.serve_ns / 2;
         thread.free_at = start + self.spec.serve_ns;
-        let mut done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
+        let mut done = self.storage.admit(io, Instant::from_ns(issued)).as_ns();
         if let Some(logs) = self.logs.as_ref().filter(|_| io.op == Op::Write) {
             done = logs.commit(self.vm, done);
         }
@@ -171,7 +171,7 @@ impl Service for Servers {
             let serving = 2 * (self.spec.serve_ns / 2);
             self.served.add([turn, wake + waking, serving, done.max(issued) - issued, self.inject_ns]);
         }
-        Instant::from_ns(back + self.inject_ns)
+        Some(Instant::from_ns(back + self.inject_ns))
     }
 }
 

@@ -100,12 +100,12 @@ impl Transport for SimTransport {
         let mut queue = self.station.queue(hctx);
         while let Some(command) = batch.front() {
             let rq = command.rq;
-            let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
-            let tag = rq.tag().index();
+            let (sector, nr_sectors, tag) = (rq.sector().0, rq.nr_sectors(), rq.tag().index());
+            let job = Job { hctx: hctx as u16, tag: tag as u32, op: rq.op(), sector, nr_sectors };
             let made = rq.made();
             let ticket = batch.accept();
             let path = self.paths.as_ref().map_or(0, Paths::down);
-            queue.begin(tag, &job, made, Sent { ticket, path });
+            queue.begin(&job, made, Sent { ticket, path });
         }
         queue.ring();
         None

@@ -73,6 +73,7 @@ impl OpTimes {
 struct Outstanding<T> {
     request: T,
     op: Op,
+    begun_ns: u64,
 }
 
 /// Requests of one hardware queue.
@@ -92,6 +93,8 @@ struct Inner<T> {
     locks: DriverLocks,
     /// Hardware queues that have to be polled earlier than announced.
     news: Vec<(u16, u64)>,
+    /// Requests that the device has queued and not chosen yet.
+    undecided: u32,
     seen: OpTimes,
 }
 
@@ -124,7 +127,14 @@ impl<T> Station<T> {
             path,
             is_polled: false,
             has_news: AtomicBool::new(false),
-            inner: Mutex::new(Inner { service, hctxs: Vec::new(), locks, news: Vec::new(), seen: OpTimes::default() }),
+            inner: Mutex::new(Inner {
+                service,
+                hctxs: Vec::new(),
+                locks,
+                news: Vec::new(),
+                undecided: 0,
+                seen: OpTimes::default(),
+            }),
         }
     }
 
@@ -164,20 +174,23 @@ impl<T> Station<T> {
 impl<T> Queue<'_, T> {
     /// Starts a request of the running CPU; the request was created at `made`.
     #[inline]
-    pub fn begin(&mut self, tag: usize, job: &Job, made: Instant, request: T) {
+    pub fn begin(&mut self, job: &Job, made: Instant, request: T) {
         meter::charge(self.station.path.dispatch_ns);
         let (hctx, inner) = (self.hctx, &mut *self.inner);
         inner.locks.submitted(hctx);
-        let begun = meter::now();
-        let at = inner.service.done_at(job, Instant::from_ns(begun));
-        let seen = &mut inner.seen.0[job.op as usize];
-        seen.before_ns += begun.saturating_sub(made.as_ns());
-        seen.device_ns += at.as_ns() - begun;
-        let h = &mut inner.hctxs[hctx];
-        assert!(h.requests[tag].is_none(), "tag {tag} of hctx {hctx} is with the device already");
-        h.requests[tag] = Some(Outstanding { request, op: job.op });
-        h.is_ahead |= h.due.peek().is_none_or(|Reverse((first, _))| at.as_ns() < *first);
-        h.due.push(Reverse((at.as_ns(), tag as u32)));
+        let begun_ns = meter::now();
+        inner.learn(begun_ns);
+        inner.seen.0[job.op as usize].before_ns += begun_ns.saturating_sub(made.as_ns());
+        let slot = &mut inner.hctxs[hctx].requests[job.tag as usize];
+        assert!(slot.is_none(), "tag {} of hctx {hctx} is with the device already", job.tag);
+        *slot = Some(Outstanding { request, op: job.op, begun_ns });
+        match inner.service.done_at(job, Instant::from_ns(begun_ns)) {
+            Some(at) => inner.decided(job, at.as_ns()),
+            None => {
+                inner.undecided += 1;
+                inner.await_choice();
+            }
+        }
     }
 
     /// Issues and completes a request that takes no time.
@@ -209,16 +222,19 @@ impl<T> Queue<'_, T> {
     #[inline]
     pub fn end_one(&mut self) -> Option<T> {
         let inner = &mut *self.inner;
+        let now = meter::now();
+        if inner.learn(now) {
+            self.station.tell(inner);
+        }
         let h = &mut inner.hctxs[self.hctx];
         let Reverse((at, tag)) = *h.due.peek()?;
-        let now = meter::now();
         if at > now {
             return None;
         }
         h.due.pop();
         inner.locks.completed(self.hctx);
         meter::charge(self.station.path.complete_ns);
-        let Outstanding { request, op } = h.requests[tag as usize].take().expect("what is due is out");
+        let Outstanding { request, op, .. } = h.requests[tag as usize].take().expect("what is due is out");
         let seen = &mut inner.seen.0[op as usize];
         seen.requests += 1;
         seen.back_ns += now - at;
@@ -227,14 +243,50 @@ impl<T> Queue<'_, T> {
 }
 
 impl<T> Inner<T> {
+    /// Takes note of when a request completes.
+    #[inline]
+    fn decided(&mut self, job: &Job, at: u64) {
+        let h = &mut self.hctxs[usize::from(job.hctx)];
+        let begun_ns = h.requests[job.tag as usize].as_ref().expect("it is with the device").begun_ns;
+        self.seen.0[job.op as usize].device_ns += at - begun_ns;
+        h.is_ahead |= h.due.peek().is_none_or(|Reverse((first, _))| at < *first);
+        h.due.push(Reverse((at, job.tag)));
+    }
+
+    /// Learns what the device has chosen by now. Returns whether there is news.
+    #[inline]
+    fn learn(&mut self, now: u64) -> bool {
+        if self.undecided == 0 {
+            return false;
+        }
+        while let Some((job, at)) = self.service.chosen(Instant::from_ns(now)) {
+            self.undecided -= 1;
+            self.decided(&job, at.as_ns());
+            self.arm(usize::from(job.hctx));
+        }
+        self.await_choice();
+        true
+    }
+
+    /// Announces the time at which the device chooses next.
+    fn await_choice(&mut self) {
+        if let Some((hctx, at)) = self.service.next_choice() {
+            self.arm_at(usize::from(hctx), at.as_ns());
+        }
+    }
+
     fn arm(&mut self, hctx: usize) {
+        if let Some(Reverse((at, _))) = self.hctxs[hctx].due.peek() {
+            self.arm_at(hctx, *at);
+        }
+    }
+
+    fn arm_at(&mut self, hctx: usize, at: u64) {
         let h = &mut self.hctxs[hctx];
-        if let Some(Reverse((at, _))) = h.due.peek()
-            && *at < h.armed
-        {
-            h.armed = *at;
-            self.news.push((hctx as u16, *at));
-            meter::expect(*at);
+        if at < h.armed {
+            h.armed = at;
+            self.news.push((hctx as u16, at));
+            meter::expect(at);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction
 use crate::machine::guest_host::{LockSpec, LogSpec};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
+use crate::machine::service::hdd::Hdd;
 use crate::machine::service::{Modelled, Service, Split};
 use blk::cpumap::CpuTopology;
 use blk::driver::model::Speed;
@@ -48,7 +49,7 @@ pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingE
     let legacy = (config.mode == Mode::Sq).then_some(d.kernel);
     let dm = DmSpec { paths: d.paths, hosts: d.hosts, legacy, costs: d.dm };
     let disk = DiskSpec {
-        device: DeviceSpec { sectors: d.size_gib << 21, limits: limits() },
+        device: DeviceSpec { sectors: d.size_gib << 21, limits: limits(&d) },
         service: Box::new(move |lun| service(&of_each, luns, seed.wrapping_add(u64::from(lun) << 8))),
         luns: d.luns,
         spread: d.spread,
@@ -150,12 +151,16 @@ pub fn run_guests_for(
 }
 
 /// A disk without odd limits: requests of up to 1 MiB in up to 256 pieces.
-fn limits() -> Limits {
-    Limits { max_hw_sectors: 2048, max_sectors: 2048, max_segments: 256, ..Limits::default() }
+fn limits(d: &Disk) -> Limits {
+    let (rotational, write_cache) = (d.hdd.is_some(), d.hdd.is_some_and(|h| h.write_cache));
+    Limits { max_hw_sectors: 2048, max_sectors: 2048, max_segments: 256, rotational, write_cache, ..Limits::default() }
 }
 
 /// Makes the service of one of `luns` LUNs. Each LUN has its share of their common caps.
 fn service(d: &Disk, luns: u64, seed: u64) -> Box<dyn Service> {
+    if let Some(hdd) = &d.hdd {
+        return Box::new(Hdd::new(hdd, d.size_gib << 21));
+    }
     let share = Disk { iops: d.iops.div_ceil(luns), bw_mb: d.bw_mb / luns as f64, ..d.clone() };
     let one = |n: u64| modelled(&share, seed.wrapping_add(n));
     if d.split { Box::new(Split { read: one(1), write: one(2) }) } else { Box::new(one(1)) }

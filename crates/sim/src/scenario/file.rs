@@ -8,6 +8,7 @@ use crate::machine::dm::{DmCosts, Kernel};
 use crate::machine::guest_times::Mapping;
 use crate::machine::kernel::Layer;
 use crate::machine::kernel::driver::DriverKind;
+use crate::machine::service::hdd::HddSpec;
 use blk::suggest::nearest;
 use config::typed::{self, ConfigError};
 use serde::Deserialize;
@@ -81,10 +82,14 @@ pub struct Disk {
     pub spread: bool,
     /// The size of one LUN.
     pub size_gib: u64,
-    /// Service time of a read, microseconds.
+    /// Service time of a read, microseconds; infinite: not given.
+    #[serde(default = "not_given")]
     pub read_us: f64,
-    /// Service time of any other I/O, microseconds.
+    /// Service time of any other I/O, microseconds; infinite: not given.
+    #[serde(default = "not_given")]
     pub write_us: f64,
+    /// A hard disk, whose times follow from the places of its I/Os instead.
+    pub hdd: Option<HddSpec>,
     /// Uniform spread of each of these times, percent either way.
     #[serde(default)]
     pub jitter_pct: u32,
@@ -120,6 +125,10 @@ pub struct Disk {
     /// Commands of each hardware queue of the SCSI host; for other disks, tags of each hardware queue.
     #[serde(default = "queue_depth")]
     pub queue_depth: u32,
+}
+
+fn not_given() -> f64 {
+    f64::INFINITY
 }
 
 fn one_lun() -> u16 {
@@ -440,6 +449,10 @@ impl Scenario {
                     "jobs and [guests]: guests are loaded by users, not by a job file; remove one of the two".into(),
                 ));
             }
+            (Some(_), None) if self.disk.hdd.is_some() => {
+                let text = "[disk.hdd]: is simulated for jobs, not for [guests]; give read_us and write_us instead";
+                return Err((key(["disk", "hdd"]), text.into()));
+            }
             (Some(g), None) => check_guests(g, all as u32)?,
             (None, _) => {}
         }
@@ -585,7 +598,14 @@ fn check_disk(d: &Disk) -> Result<(), Broken> {
     if d.luns == 0 || d.luns > 1024 {
         return bad("luns", format!("luns = {}: must be 1..=1024", d.luns));
     }
-    for (name, us) in [("read_us", d.read_us), ("write_us", d.write_us)] {
+    if let Some(hdd) = &d.hdd {
+        check_hdd(d, hdd)?;
+    }
+    for (name, us) in [("read_us", d.read_us), ("write_us", d.write_us)].into_iter().filter(|_| d.hdd.is_none()) {
+        if us == not_given() {
+            let text = format!("{name} is missing: give the disk's times, or describe a hard disk in [disk.hdd]");
+            return Err((key(["disk"]), text));
+        }
         if !(0.0..=1e9).contains(&us) {
             return bad(name, format!("{name} = {us}: must be 0..=1e9 microseconds"));
         }
@@ -616,6 +636,28 @@ fn check_disk(d: &Disk) -> Result<(), Broken> {
         return bad("lun_queue_depth", "lun_queue_depth: only a disk with attach = \"scsi\" has one".into());
     }
     Ok(())
+}
+
+/// Checks the rules of a hard disk: its times follow from its own figures.
+fn check_hdd(d: &Disk, hdd: &HddSpec) -> Result<(), Broken> {
+    let others = [
+        ("read_us", d.read_us != not_given()),
+        ("write_us", d.write_us != not_given()),
+        ("jitter_pct", d.jitter_pct != 0),
+        ("iops", d.iops != 0),
+        ("bw_mb", d.bw_mb != 0.0),
+        ("parallel", d.parallel != parallel()),
+        ("split", d.split),
+    ];
+    if let Some((name, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
+        let text = format!("{name}: a hard disk's times follow from [disk.hdd]; remove {name} or [disk.hdd]");
+        return Err((key(["disk", name]), text));
+    }
+    if d.attach == Attach::Model {
+        let text = "attach = \"model\": a hard disk has interrupts; use \"scsi\" or \"direct\"";
+        return Err((key(["disk", "attach"]), text.into()));
+    }
+    hdd.check().map_err(|(name, why)| (key(["disk", "hdd", name]), why))
 }
 
 fn check_guests(g: &Guests, cores: u32) -> Result<(), Broken> {

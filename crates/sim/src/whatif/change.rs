@@ -43,7 +43,7 @@ const NOT_SIMULATED: [(&str, &str); 12] = [
     ("iostats", "counting costs a simulated machine no time"),
     ("nr_poll_queues", "polled completions are not simulated"),
     ("io_poll", "polled completions are not simulated"),
-    ("write_cache", "a simulated disk has no write cache to lose"),
+    ("write_cache", "it tells the kernel whether to flush; for the drive's own cache, ask disk.hdd.write_cache=false"),
     ("rotational", "it only tells other programs the kind of disk"),
     ("filesystem", "file systems are not simulated"),
     ("fs", "file systems are not simulated"),

@@ -5,6 +5,7 @@ extern crate mqblk_sim as sim;
 
 mod bad_input;
 mod broken_drivers;
+mod hdd;
 mod machine;
 mod multipath;
 mod pressure;

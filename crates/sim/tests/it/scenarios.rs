@@ -95,6 +95,14 @@ fn a_scsi_parameter_has_no_effect_on_an_emmc_disk() {
 }
 
 #[test]
+fn a_hard_disk_follows_from_its_data_sheet() {
+    let rows = simulate("hard-disk.toml", |_| true);
+    within(&rows, 0.0, 0.1);
+    let [one, deep] = [&rows[0], &rows[1]].map(|r| figure(r, "random.iops"));
+    assert!((2.0..2.5).contains(&(deep / one)), "{one} {deep}");
+}
+
+#[test]
 fn multipath_of_one_queue_takes_cpu_from_a_database() {
     let rows = simulate("san-oracle.toml", |name| name.starts_with("1 server, 6 %"));
     within(&rows, 0.03, 0.15);

@@ -294,10 +294,25 @@ pub(super) fn machine(s: &Scenario) -> Section {
     let attach = format!("{:?}", d.attach).to_lowercase();
     add("disk", format!("{} \u{d7} {} GiB, {attach}", d.luns, d.size_gib));
     let ns = |us: f64| Unit::Nanoseconds.text(us * 1e3);
-    add(
-        "in service",
-        format!("read {}, write {}, \u{b1} {} %, {} at once", ns(d.read_us), ns(d.write_us), d.jitter_pct, d.parallel),
-    );
+    match &d.hdd {
+        Some(h) => {
+            let (seek, mb) = (ns(h.seek_avg_us), |mb: f64| Unit::BytesPerSecond.text(mb * 1e6));
+            let cache = if h.write_cache { "with" } else { "without" };
+            add("hard disk", format!("{} rpm, average seek {seek}, {} commands sorted", h.rpm, h.ncq));
+            add("sustained rate", format!("{} outermost, {} innermost", mb(h.outer_mb), mb(h.inner_mb)));
+            add("buffer", format!("{}, {cache} write cache", Unit::Bytes.text(h.cache_mb as f64 * 1e6)));
+        }
+        None => add(
+            "in service",
+            format!(
+                "read {}, write {}, \u{b1} {} %, {} at once",
+                ns(d.read_us),
+                ns(d.write_us),
+                d.jitter_pct,
+                d.parallel
+            ),
+        ),
+    }
     let cap = |value: f64, unit: Unit| if value > 0.0 { unit.text(value) } else { "none".to_owned() };
     add("cap of I/Os per second", cap(d.iops as f64, Unit::PerSecond));
     add("cap of bandwidth", cap(d.bw_mb * 1e6, Unit::BytesPerSecond));
