@@ -48,6 +48,13 @@ pub struct SideTotals {
     pub verify_errors: u64,
 }
 
+impl SideTotals {
+    /// As [`StageFacts::unmodelled`].
+    pub fn unmodelled(&self, other: &SideTotals, names: [&str; 2]) -> Option<String> {
+        self.stages.as_ref()?.unmodelled(other.stages.as_ref()?, names)
+    }
+}
+
 /// A change that remains significant after the correction for testing several metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -182,7 +189,11 @@ impl Comparison {
         let (steady, mut warnings) = steadiness(primary, pairs, side);
         let ratio = rows.iter().find(|r| r.metric == primary).and_then(|r| r.ratio);
         let errors = a.errors + b.errors;
-        let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady, errors, level });
+        let unmodelled = a.unmodelled(&b, ["A", &format!("{side:?}")]);
+        let modelled = unmodelled.is_none();
+        let planned = plan.pairs();
+        let verdict = verdict::decide(&Evidence { primary, ratio, done, planned, steady, errors, modelled, level });
+        warnings.extend(unmodelled.map(|reason| Warning::NotModelled { reason }));
         mark_rows(&mut rows, primary, verdict, level);
         // With fewer pairs, the false alarm rate depends on the kind of noise.
         if done < Plan::default_pairs(plan.sides()) {
@@ -289,7 +300,7 @@ fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict, level: f64) {
     for i in 0..rows.len() {
         rows[i].adjusted_p = rows[i].adjusted_p.and(rows[stands_for[i]].adjusted_p);
     }
-    if matches!(verdict, Verdict::Stopped { .. } | Verdict::Errors) {
+    if matches!(verdict, Verdict::Stopped { .. } | Verdict::Errors | Verdict::NotModelled) {
         return;
     }
     for (i, row) in rows.iter_mut().enumerate() {

@@ -9,6 +9,7 @@ use blk::stat::{DiskStats, HctxStats, StageStats};
 use serde::{Deserialize, Serialize};
 
 use crate::little::Little;
+use sim::scenario::unmodelled::Traffic;
 
 /// Nanoseconds in each stage, summed over `n` requests. The stages are those of [`StageStats`], plus completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,6 +142,9 @@ pub struct StageFacts {
     /// The parts of transaction times, for simulated databases in virtual machines; else empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartTime>,
+    /// The requests at a simulated device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
 }
 
 /// A part of the time of transactions, summed over all transactions.
@@ -186,6 +190,12 @@ impl StageFacts {
         (self.ios > 0).then(|| self.context_switches as f64 / self.ios as f64)
     }
 
+    /// Returns why the difference between these runs and `other` cannot be told, if the simulated disk's model does not have
+    /// what makes it.
+    pub fn unmodelled(&self, other: &StageFacts, names: [&str; 2]) -> Option<String> {
+        self.traffic?.unmodelled(&other.traffic?, names)
+    }
+
     /// Adds another run or another queue's share. `little` combines all runs that have it.
     pub fn merge(&mut self, other: &StageFacts) {
         self.times.merge(&other.times);
@@ -205,6 +215,10 @@ impl StageFacts {
                 Some(mine) => (mine.sum_ns, mine.n) = (mine.sum_ns + part.sum_ns, mine.n + part.n),
                 None => self.parts.push(part.clone()),
             }
+        }
+        match (&mut self.traffic, &other.traffic) {
+            (Some(mine), Some(theirs)) => mine.add(theirs),
+            (mine, theirs) => *mine = mine.or(*theirs),
         }
         self.ios += other.ios;
         self.cpu_ns += other.cpu_ns;

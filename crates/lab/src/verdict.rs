@@ -53,6 +53,8 @@ pub enum Verdict {
     Errors,
     /// The primary metric is missing in at least one run (no I/O completed, or not measured).
     NotMeasured,
+    /// The sides differ in something that the model of the simulated disk does not have.
+    NotModelled,
 }
 
 impl Verdict {
@@ -72,6 +74,7 @@ impl std::fmt::Display for Verdict {
             Verdict::Stopped { done, planned } => write!(f, "stopped after {done} of {planned} pairs: no verdict"),
             Verdict::Errors => f.write_str("errors in the runs: no verdict"),
             Verdict::NotMeasured => f.write_str("not measured: no conclusion"),
+            Verdict::NotModelled => f.write_str("cannot tell: not modelled"),
         }
     }
 }
@@ -91,6 +94,8 @@ pub struct Evidence {
     pub steady: bool,
     /// I/Os that failed, plus blocks that did not verify, over all runs.
     pub errors: u64,
+    /// Whether the model of the simulated disk has what the sides differ in.
+    pub modelled: bool,
     /// Significance level: [`LEVEL`], or a part of it if several sides are compared with one.
     pub level: f64,
 }
@@ -102,6 +107,9 @@ pub fn decide(e: &Evidence) -> Verdict {
     }
     if e.errors > 0 {
         return Verdict::Errors;
+    }
+    if !e.modelled {
+        return Verdict::NotModelled;
     }
     let Some(r) = e.ratio else { return Verdict::NotMeasured };
     if r.p < e.level && (r.ratio - 1.0).abs() > NEGLIGIBLE {
@@ -117,7 +125,16 @@ mod tests {
 
     fn evidence(ratio: f64, p: f64) -> Evidence {
         let r = Ratio { ratio, low: ratio * 0.99, high: ratio * 1.01, p, resolution: 0.01 };
-        Evidence { primary: Metric::Iops, ratio: Some(r), done: 12, planned: 12, steady: true, errors: 0, level: LEVEL }
+        Evidence {
+            primary: Metric::Iops,
+            ratio: Some(r),
+            done: 12,
+            planned: 12,
+            steady: true,
+            errors: 0,
+            modelled: true,
+            level: LEVEL,
+        }
     }
 
     #[test]

@@ -65,6 +65,11 @@ pub enum Warning {
         /// CPUs this process may use.
         cpus: u32,
     },
+    /// The sides differ in something that the model of the simulated disk does not have.
+    NotModelled {
+        /// What it is, and what to measure.
+        reason: String,
+    },
     /// I/Os failed; fast failures look like fast I/O.
     Errors {
         /// The side.
@@ -102,6 +107,9 @@ impl Warning {
             }
             Warning::Governor { .. } => "set the governor to performance during the test",
             Warning::Oversubscribed { .. } => "results measure the CPU scheduler too: use fewer jobs or more CPUs",
+            Warning::NotModelled { .. } => {
+                "measure it, or describe it in the machine file; these figures prove nothing"
+            }
             Warning::Errors { .. } => "fix the cause first; a side that fails quickly is not fast",
             Warning::BadData { .. } => "find the cause first; mqblk run with the side's settings lists the blocks",
         }
@@ -174,6 +182,7 @@ impl std::fmt::Display for Warning {
             Warning::SlowClock { clocksource } => write!(f, "the clock source is {clocksource}, which is slow to read"),
             Warning::Governor { governor } => write!(f, "the CPU frequency governor is {governor}"),
             Warning::Oversubscribed { threads, cpus } => write!(f, "{threads} busy threads on {cpus} CPUs"),
+            Warning::NotModelled { reason } => f.write_str(reason),
             Warning::Errors { side, errors } => write!(f, "{side:?}: {errors} I/Os failed"),
             Warning::BadData { side, blocks } => {
                 write!(f, "{side:?}: {blocks} blocks do not hold what was written")

@@ -25,12 +25,14 @@ struct Assumed {
     read_us: f64,
     write_us: f64,
     factor: f64,
+    /// The times depend on place and order as well.
+    rotates: bool,
 }
 
 fn assumed(d: Option<&Device>) -> Assumed {
     let kind = d.and_then(|d| d.kind.as_deref()).unwrap_or_default();
     let rotates = d.is_some_and(|d| d.queue.get("rotational").is_some_and(|r| r == "1"));
-    let of = |what, read_us, write_us, factor| Assumed { what, read_us, write_us, factor };
+    let of = |what, read_us, write_us, factor| Assumed { what, read_us, write_us, factor, rotates: false };
     match kind {
         "mmc" => of("eMMC or an SD card", 300.0, 1000.0, 4.0),
         "nvme" => of("flash behind NVMe", 80.0, 20.0, 4.0),
@@ -38,7 +40,7 @@ fn assumed(d: Option<&Device>) -> Assumed {
         "virtio" | "xen" | "loop" | "nbd" | "ublk" => {
             of("a virtual disk on storage that this host cannot see", 200.0, 200.0, 10.0)
         }
-        _ if rotates => of("a rotating disk", 8000.0, 8000.0, 2.0),
+        _ if rotates => Assumed { rotates, ..of("a rotating disk", 8000.0, 8000.0, 2.0) },
         _ => of("flash", 150.0, 100.0, 4.0),
     }
 }
@@ -154,6 +156,16 @@ fn disk_table(out: &mut String, root: &Path, disk: Option<&Device>) {
     }
     let _ = writeln!(out, "# Assumed for {}: unknown to the kernel. 'mqblk profile --machine' measures it.", a.what);
     let _ = writeln!(out, "read_us = {:.1}\nwrite_us = {:.1}", a.read_us, a.write_us);
+    if a.rotates {
+        out.push_str(
+            "# Questions about order, place or depth need its seek times: replace read_us, write_us and their ranges in\n\
+             # [uncertain] by [disk.hdd] with the figures of its data sheet.\nrotational = true\n",
+        );
+    }
+    let zoned = disk.and_then(|d| d.queue.get("zoned")).filter(|z| *z != "none");
+    if let Some(zoned) = zoned {
+        let _ = writeln!(out, "smr = true # queue/zoned: {}", plain(zoned));
+    }
 }
 
 /// Writes `[settings]`: the settings in effect. Each is tried on a stack of mqblk, together with those accepted before.

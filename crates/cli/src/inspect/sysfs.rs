@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files of a device's `queue` directory, in the order they are shown.
-pub const QUEUE_FILES: [&str; 15] = [
+pub const QUEUE_FILES: [&str; 16] = [
     "scheduler",
     "nr_requests",
     "nomerges",
@@ -27,6 +27,7 @@ pub const QUEUE_FILES: [&str; 15] = [
     "write_cache",
     "fua",
     "rotational",
+    "zoned",
     "logical_block_size",
     "physical_block_size",
 ];

@@ -127,7 +127,8 @@ fn more_pieces_in_flight_than_can_be_simulated_are_refused() {
 fn transactions_can_be_the_goal() {
     let dir = Dir::new("sim-oltp");
     let oltp = "[db]\nworkload=oltp\nbs=8k\nsize=1g\nusers=16\nreads_per_tx=4\nwrites_per_tx=2\nredo_bytes=1k\nruntime=100ms\n";
-    dir.file("m.toml", &MACHINE.replace("lun_queue_depth = 64", "lun_queue_depth = 2"))
+    // Commits share a write of the log, so its size depends on the depth.
+    dir.file("m.toml", &MACHINE.replace("lun_queue_depth = 64", "bw_mb = 4000\nlun_queue_depth = 2"))
         .file("db.fio", oltp)
         .file("j.fio", JOB);
     let tune = |job: &str, more: &[&str]| {
@@ -155,4 +156,39 @@ fn transactions_can_be_the_goal() {
     tune("j.fio", &["--maximize", "a.tpm"]).exits(2).says(&["only jobs with workload=oltp have transactions"]);
     tune("j.fio", &["--maximize", "a.tps"]).exits(2).says(&["only jobs with workload=oltp have transactions"]);
     tune("j.fio", &["--maximize", "a.iops", "--keep", "a.commit<=2ms"]).exits(2).says(&["--keep a.commit: only jobs"]);
+}
+
+/// The disk's times do not depend on the size of a request, so nothing can be told of settings that change how many are merged.
+#[test]
+fn merging_on_a_disk_without_a_cost_per_byte_gets_no_verdict() {
+    let dir = Dir::new("sim-unmodelled");
+    let machine = "[machine]\nsockets = 1\ncores = 4\nthreads = 1\n[disk]\nsize_gib = 100\nread_us = 200\nwrite_us = 200\n\
+                   parallel = 8\nqueue_depth = 64\n[settings]\nnr_hw_queues = 1\nscheduler = \"none\"\n";
+    let job = "[s]\nrw=read\nbs=4k\nioengine=io_uring\niodepth=64\niodepth_batch_submit=16\ndirect=1\nruntime=300ms\ntime_based\n";
+    dir.file("m.toml", machine).file("j.fio", job);
+    let why = "and [disk] has no cost per byte: measure the bandwidth with large blocks, and set bw_mb";
+    let compare = ["compare", "j.fio", "--target", "sim:m.toml", "--pairs", "14"];
+    let sides = ["--side", "a:queue_depth=64", "--side", "b:queue_depth=4", "--side", "c:nomerges=2"];
+    let several = dir.mqblk(&[&compare[..], &sides, &["--results", "r"]].concat()).exits(0);
+    several.prints(&["best: A a; no side is shown to be faster", "cannot tell: not modelled", why]);
+    let sides = ["--a", "queue_depth=64", "--b", "queue_depth=4", "--results", "r2", "--json"];
+    let v = dir.mqblk(&[&compare[..], &sides].concat()).exits(0).json();
+    assert_eq!(v["verdict"], "not_modelled", "{v:#}");
+    let tune = ["tune", "j.fio", "--target", "sim:m.toml", "--maximize", "s.iops", "--knob", "queue_depth=4,64,128"];
+    let v = dir.mqblk(&[&tune[..], &["--budget", "60s", "--results", "r3", "--json"]].concat());
+    let v = v.json();
+    let told = &v["result"]["unmodelled"];
+    assert!(told[0][0] == "queue_depth=4" && told[0][1].as_str().unwrap().contains(why), "{v:#}");
+    assert_eq!(v["result"]["verdict"], "no_better", "{v:#}");
+    // The number of requests in a disk that rotates counts, too.
+    let rotates = machine.replace("parallel = 8", "parallel = 8\nrotational = true");
+    dir.file("rotates.toml", &rotates);
+    let study = dir
+        .mqblk(&["sim", "--study", "depth", "--machine", "rotates.toml", "--quick", "--report", "out.html"])
+        .exits(0);
+    study.prints(&["cannot tell: the disk has ", "and the disk rotates, without seek times"]);
+    let page = std::fs::read_to_string(dir.path("out.html")).unwrap();
+    assert!(page.contains("Cannot tell"), "the page says it, too");
+    let study = dir.mqblk(&["sim", "--study", "depth", "--machine", "m.toml", "--quick"]).exits(0);
+    assert!(!study.out.contains("cannot tell"), "{}", study.out);
 }

@@ -62,6 +62,7 @@ impl Serialize for Word<'_> {
             Verdict::Stopped { .. } => "stopped",
             Verdict::Errors => "errors",
             Verdict::NotMeasured => "not_measured",
+            Verdict::NotModelled => "not_modelled",
         };
         s.collect_map([("verdict", word)])
     }

@@ -38,7 +38,8 @@ impl<'a> SidesReport<'a> {
     /// of a side.
     pub fn best(&self) -> Option<Side> {
         let primary = self.first().primary;
-        let others = self.comparisons.iter().map(|c| Some((c.row(primary)?.ratio?.ratio, c.side)));
+        let told = self.comparisons.iter().filter(|c| c.verdict != Verdict::NotModelled);
+        let others = told.map(|c| Some((c.row(primary)?.ratio?.ratio, c.side)));
         let all: Vec<(f64, Side)> = std::iter::once(Some((1.0, Side::A))).chain(others).collect::<Option<_>>()?;
         let worth = |ratio: f64| if primary.higher_is_better() { ratio } else { -ratio };
         all.into_iter().max_by(|x, y| worth(x.0).total_cmp(&worth(y.0)).then(y.1.cmp(&x.1))).map(|(_, side)| side)

@@ -60,6 +60,7 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
         _ if row.ratio.is_none() => "not measured",
         (_, Verdict::Stopped { .. }) => "stopped",
         (_, Verdict::Errors) => "errors",
+        (_, Verdict::NotModelled) => "cannot tell",
         (_, Verdict::NotSteady) if row.metric == c.primary => "not steady",
         (Mark::Better, _) => "better",
         (Mark::Worse, _) => "worse",

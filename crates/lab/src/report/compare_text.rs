@@ -50,7 +50,7 @@ pub fn headline(c: &Comparison) -> String {
         );
     }
     match c.verdict {
-        Verdict::Errors => verdict,
+        Verdict::Errors | Verdict::NotModelled => verdict,
         Verdict::NoDifferenceShown if r.p < 1.0 - COVERAGE && (r.ratio - 1.0).abs() <= NEGLIGIBLE => {
             format!("{verdict}: {figure}, {basis}; up to {:.1}% counts as no difference", 100.0 * NEGLIGIBLE)
         }
@@ -146,6 +146,7 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
     match (row.mark, row.ratio, c.verdict) {
         (_, None, _) => "not measured in every run",
         (_, _, Verdict::Stopped { .. } | Verdict::Errors) => "",
+        (_, _, Verdict::NotModelled) => "cannot tell",
         (Mark::Better, ..) => "B is better",
         (Mark::Worse, ..) => "B is worse",
         _ if !row.metric.can_be_marked() => "not judged",

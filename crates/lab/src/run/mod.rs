@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicBool;
 use host::error::Result;
 use host::kernel::DiskCounters;
 use host::run::{DiskOutcome, Observe, Prepared, Progress, RunOutcome, RunPlan, RunTarget};
+use sim::scenario::unmodelled::Traffic;
 use workload::job::JobFile;
 use workload::schedule::Instance;
 use workload::stats::{DirStats, EndedBy, JobStats, LatencyStats};
@@ -107,6 +108,8 @@ pub struct Run<'a> {
     pub warnings: Vec<String>,
     /// The machine that the run was simulated on; then all times are virtual. `None`: it ran on this host.
     pub simulated: Option<Simulated>,
+    /// The requests that reached the simulated device.
+    pub traffic: Option<Traffic>,
 }
 
 /// Checks `spec` and opens its targets on this host. Nothing runs yet.
@@ -143,7 +146,7 @@ impl Observe for Watcher<'_> {
 
     fn status(&mut self, outcome: RunOutcome) {
         let (file, settings) = (self.file, self.settings.to_vec());
-        self.observer.status(&Run { file, outcome, settings, warnings: Vec::new(), simulated: None });
+        self.observer.status(&Run { file, outcome, settings, warnings: Vec::new(), simulated: None, traffic: None });
     }
 }
 
@@ -171,7 +174,7 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
     warnings.extend(outcome.not_put_back.iter().cloned());
     warnings.extend(outcome.not_done.iter().cloned());
     warnings.extend(disks.iter().flat_map(|disk| disk.driver.path().troubles()));
-    Ok(Run { file: spec.file, outcome, settings, warnings, simulated: None })
+    Ok(Run { file: spec.file, outcome, settings, warnings, simulated: None, traffic: None })
 }
 
 impl Run<'_> {
@@ -237,6 +240,7 @@ impl Run<'_> {
         // Completion is the remainder of the latency that the submitters measured.
         facts.times = facts.times.with_completion(lat_ns as u64, count);
         facts.little = self.little(count, lat_ns);
+        facts.traffic = self.traffic;
         facts
     }
 

@@ -96,6 +96,11 @@ pub struct Duel {
 }
 
 impl Duel {
+    /// Returns why nothing can be told, if the verdict is [`Verdict::NotModelled`].
+    pub fn unmodelled(&self) -> Option<String> {
+        self.a_totals.unmodelled(&self.b_totals, [&self.against, &self.b.to_string()])
+    }
+
     /// Whether all limits are kept.
     pub fn keeps_all(&self) -> bool {
         self.keeps.iter().all(|k| k.kept)
@@ -168,7 +173,9 @@ fn evaluate(spec: &DuelSpec<'_>, pairs: &[Pair], asked: u32) -> Duel {
     let primary = if metric.quantity.higher_is_better() { Metric::Iops } else { Metric::LatencyMean };
     let done = pairs.len() as u32;
     let errors = a_totals.errors + b_totals.errors;
-    let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: done, steady, errors, level: LEVEL });
+    let modelled = a_totals.unmodelled(&b_totals, ["A", "B"]).is_none();
+    let evidence = Evidence { primary, ratio, done, planned: done, steady, errors, modelled, level: LEVEL };
+    let verdict = verdict::decide(&evidence);
     let medians = both.map(|(a, b)| (descriptive::median(&a), descriptive::median(&b))).unwrap_or_default();
     Duel {
         against: spec.against.to_owned(),

@@ -10,12 +10,12 @@
 //!
 //! Does not: call fsync, for the reason given in [`crate::results`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-use super::bench::{Ask, Bench, BenchError, Reading};
+use super::bench::{Ask, Bench, BenchError, Length, Reading};
 use super::objective::{Goal, Keep, MetricId};
 use super::outcome::TuneResult;
 use super::point::{Knob, Point};
@@ -247,6 +247,11 @@ pub struct Recorder<'a> {
     past: VecDeque<RunLine>,
     wanted: Vec<MetricId>,
     index: u32,
+    /// The first run of the default.
+    default: Option<Box<Reading>>,
+    /// Points of which nothing can be told, because the model of the simulated disk does not have what they change. Each with
+    /// the reason.
+    pub unmodelled: BTreeMap<String, String>,
     /// The progress.
     pub status: Status,
 }
@@ -261,7 +266,8 @@ impl<'a> Recorder<'a> {
         plan: &TunePlan,
     ) -> Recorder<'a> {
         let status = Status { budget: plan.budget_seconds, ..Status::default() };
-        Recorder { bench, watch, out, past: past.into(), wanted: plan.wanted(), index: 0, status }
+        let (past, wanted) = (past.into(), plan.wanted());
+        Recorder { bench, watch, out, past, wanted, index: 0, default: None, unmodelled: BTreeMap::new(), status }
     }
 
     /// Writes the first line.
@@ -274,8 +280,24 @@ impl<'a> Recorder<'a> {
         self.bench.check(point)
     }
 
-    /// Runs a request, or finds its result in the file.
+    /// Runs a request, or finds its result in the file. A point of which nothing can be told counts as rejected while
+    /// screening; the verdict of a confirmation says so by itself.
     pub fn measure(&mut self, ask: Ask) -> Result<Tried, Halt> {
+        let (point, length) = (ask.point.clone(), ask.length);
+        let tried = self.look_up_or_run(ask)?;
+        let Tried::Read(reading) = &tried else { return Ok(tried) };
+        let default = self.default.get_or_insert_with(|| reading.clone());
+        let facts = default.stages.as_ref().zip(reading.stages.as_ref()).filter(|_| length == Length::Short);
+        match facts.and_then(|(a, b)| a.unmodelled(b, ["the default", &point.to_string()])) {
+            Some(why) if !point.is_empty() => {
+                self.unmodelled.insert(point.to_string(), why.clone());
+                Ok(Tried::Refused(why))
+            }
+            _ => Ok(tried),
+        }
+    }
+
+    fn look_up_or_run(&mut self, ask: Ask) -> Result<Tried, Halt> {
         let index = self.index;
         let tried = match self.past.pop_front() {
             Some(line) if line.ask == ask => line.tried,

@@ -41,6 +41,10 @@ pub struct TuneResult {
     pub rules_left_out: Vec<(String, String)>,
     /// Settings that seemed good beside others, but are not needed.
     pub unneeded: Vec<String>,
+    /// Settings of which nothing can be told, because the model of the simulated disk does not have what they change; each
+    /// with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmodelled: Vec<(String, String)>,
     /// The limit that cannot be kept.
     pub impossible: Option<Impossible>,
     /// Median figure of the default while screening.

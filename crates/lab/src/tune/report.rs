@@ -14,6 +14,9 @@ use super::journal::TunePlan;
 use super::outcome::{TuneResult, TuneVerdict};
 use crate::verdict::Verdict;
 
+/// Most settings that are named as those of which nothing can be told.
+const UNMODELLED_SHOWN: usize = 4;
+
 /// Returns the whole report. `replay` is the command that repeats the tuning.
 pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> String {
     // Writing to a String cannot fail, so the results of write! are dropped throughout.
@@ -34,6 +37,14 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
     }
     for (rule, why) in &r.rules_left_out {
         let _ = writeln!(out, "  '{rule}': not run: {why}");
+    }
+    if let Some((_, why)) = r.unmodelled.first() {
+        let mut names: Vec<&str> = r.unmodelled.iter().map(|(point, _)| point.as_str()).collect();
+        names.sort_by_key(|point| point.len());
+        let more = names.len().saturating_sub(UNMODELLED_SHOWN);
+        names.truncate(UNMODELLED_SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let _ = writeln!(out, "  cannot tell  : {}{more}: {why}", names.join("; "));
     }
     if let Some(duel) = r.against_default.as_ref().filter(|_| !r.winner.is_empty()) {
         out.push_str("\nwhy\n");
@@ -105,6 +116,9 @@ fn no_better(plan: &TunePlan, r: &TuneResult) -> String {
             format!("no setting is better than the default and keeps {}: {} does not", broken.join(", "), duel.b)
         }
         Verdict::Errors => format!("no setting is better than the default: with {}, I/Os failed", duel.b),
+        Verdict::NotModelled => {
+            format!("cannot tell whether {} is better: {}", duel.b, duel.unmodelled().unwrap_or_default())
+        }
         _ => {
             let seen =
                 duel.ratio.map_or_else(String::new, |x| format!("; {:.1}% would have been seen", 100.0 * x.resolution));
@@ -157,6 +171,7 @@ fn rule_word(verdict: Verdict) -> &'static str {
         Verdict::BIsFaster => "beaten:",
         Verdict::BIsSlower => "better than the recommendation:",
         Verdict::Errors => "I/Os failed:",
+        Verdict::NotModelled => "cannot tell, not modelled:",
         _ => "no difference shown:",
     }
 }

@@ -117,6 +117,7 @@ impl<'a> Tuner<'a> {
         if self.result.verdict != TuneVerdict::Errors {
             self.search(rec)?;
         }
+        self.result.unmodelled = std::mem::take(&mut rec.unmodelled).into_iter().collect();
         self.result.runs = rec.status.runs;
         self.result.seconds = rec.status.spent;
         Ok(self.result)
@@ -302,6 +303,7 @@ fn nothing_yet(plan: &TunePlan) -> TuneResult {
         against_rules: Vec::new(),
         rules_left_out: Vec::new(),
         unneeded: Vec::new(),
+        unmodelled: Vec::new(),
         impossible: None,
         default_value: None,
         noise: 0.0,

@@ -20,6 +20,7 @@ use host::target::{TargetSpec, has_kind};
 use sim::machine::jobs::{self, DiskSpec, JobsRun, refusal};
 use sim::scenario::build::{self, Built};
 use sim::scenario::file::{Row, Scalar, Scenario};
+use sim::scenario::unmodelled::Traffic;
 use workload::job::{Dir, Job, JobFile};
 use workload::schedule;
 use workload::stats::{CpuUse, JobStats};
@@ -102,7 +103,9 @@ impl World for SimulatedMachines {
             .map_err(|e| Error::usage(e.to_string()))?;
         let mut seen = sampler.seen();
         seen.settings.extend(lun_queue_depth(&disk, &asked));
+        let traffic = Traffic::of(&scenario.disk, &run);
         let mut ran = outcome(spec.file, text, run, machine, seen);
+        ran.traffic = Some(traffic);
         ran.warnings = no_effect;
         ran.warnings.extend(ran.outcome.not_done.iter().cloned());
         Ok(ran)
@@ -260,5 +263,12 @@ fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulat
         events: run.events,
         ..machine
     };
-    Run { file, outcome, settings: vec![seen.settings], warnings: Vec::new(), simulated: Some(simulated) }
+    Run {
+        file,
+        outcome,
+        settings: vec![seen.settings],
+        warnings: Vec::new(),
+        simulated: Some(simulated),
+        traffic: None,
+    }
 }

@@ -35,7 +35,7 @@ pub trait Interrupts: Send + Sync {
     fn seen(&self) -> OpTimes;
 }
 
-/// Where requests of one kind spent their time, sums in nanoseconds.
+/// Where requests of one kind spent their time, sums in nanoseconds, and where they went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Requests.
@@ -46,6 +46,12 @@ pub struct Spent {
     pub device_ns: u64,
     /// From completion at the device until collection.
     pub back_ns: u64,
+    /// Requests that reached the device.
+    pub sent: u64,
+    /// Their sectors.
+    pub sectors: u64,
+    /// Sectors between the end of the request before and the beginning of each.
+    pub distance: u64,
 }
 
 /// [`Spent`] for each operation.
@@ -65,6 +71,9 @@ impl OpTimes {
             a.before_ns += b.before_ns;
             a.device_ns += b.device_ns;
             a.back_ns += b.back_ns;
+            a.sent += b.sent;
+            a.sectors += b.sectors;
+            a.distance += b.distance;
         }
     }
 }
@@ -95,6 +104,8 @@ struct Inner<T> {
     news: Vec<(u16, u64)>,
     /// Requests that the device has queued and not chosen yet.
     undecided: u32,
+    /// The sector behind the last request.
+    end: u64,
     seen: OpTimes,
 }
 
@@ -133,6 +144,7 @@ impl<T> Station<T> {
                 locks,
                 news: Vec::new(),
                 undecided: 0,
+                end: 0,
                 seen: OpTimes::default(),
             }),
         }
@@ -180,7 +192,14 @@ impl<T> Queue<'_, T> {
         inner.locks.submitted(hctx);
         let begun_ns = meter::now();
         inner.learn(begun_ns);
-        inner.seen.0[job.op as usize].before_ns += begun_ns.saturating_sub(made.as_ns());
+        let seen = &mut inner.seen.0[job.op as usize];
+        seen.before_ns += begun_ns.saturating_sub(made.as_ns());
+        if job.op.has_data() {
+            seen.sent += 1;
+            seen.sectors += u64::from(job.nr_sectors);
+            seen.distance += job.sector.abs_diff(inner.end);
+            inner.end = job.sector + u64::from(job.nr_sectors);
+        }
         let slot = &mut inner.hctxs[hctx].requests[job.tag as usize];
         assert!(slot.is_none(), "tag {} of hctx {hctx} is with the device already", job.tag);
         *slot = Some(Outstanding { request, op: job.op, begun_ns });

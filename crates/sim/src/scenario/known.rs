@@ -57,6 +57,9 @@ pub(super) fn check(s: &Scenario) -> Result<(), Broken> {
             );
             return Err((key, format!("'{name}': is not a constant that can have a range; {hint}")));
         }
+        if s.disk.hdd.is_some() && name.starts_with("disk.") {
+            return Err((key, format!("{name}: a hard disk's times follow from [disk.hdd]; remove the range")));
+        }
         if !(0.0..=1e9).contains(low) || !(*low..=1e9).contains(high) {
             return Err((key, format!("{name} = [{low}, {high}]: must be [LOW, HIGH], 0 to 1e9, the lower one first")));
         }

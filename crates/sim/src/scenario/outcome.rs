@@ -3,6 +3,7 @@
 
 use super::build::{self, RowRun};
 use super::file::{CPU, Row, Scenario, split_figure};
+use super::unmodelled::Traffic;
 use crate::machine::guest_times::PARTS;
 use crate::machine::jobs::{CpuWaits, JobsError, JobsRun};
 use serde::Serialize;
@@ -79,6 +80,9 @@ pub struct RowOutcome {
     pub spin: f64,
     /// I/Os simulated.
     pub ios: u64,
+    /// The requests that reached the device.
+    #[serde(skip)]
+    pub traffic: Traffic,
 }
 
 /// Simulates one row.
@@ -151,6 +155,7 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
         busy,
         spin: run.cpu.spin_ns as f64 / all,
         ios: run.stats.iter().flat_map(|s| &s.dirs).map(|d| d.ios).sum(),
+        traffic: Traffic::of(&scenario.disk.changed(&row.disk), &run),
     })
 }
 
@@ -191,6 +196,7 @@ pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowO
         busy,
         spin: 0.0,
         ios,
+        traffic: Traffic::default(),
     })
 }
 

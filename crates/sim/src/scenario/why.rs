@@ -111,6 +111,7 @@ pub fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::unmodelled::Traffic;
 
     fn row(name: &str, tag: f64, scheduler: f64) -> RowOutcome {
         let lat_us = tag + scheduler + 1000.0;
@@ -132,6 +133,7 @@ mod tests {
             busy: 0.0,
             spin: 0.0,
             ios: 1,
+            traffic: Traffic::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use super::cells::{Cell, Load};
 use crate::machine::jobs::{JobsError, JobsRun};
 use crate::scenario::build;
 use crate::scenario::file::{Row, Scalar, Scenario};
+use crate::scenario::unmodelled::Traffic;
 use serde::Serialize;
 use workload::job::{Job, JobFile, ParseContext};
 
@@ -50,6 +51,9 @@ pub struct Point {
     pub busy: f64,
     /// I/Os simulated.
     pub ios: u64,
+    /// The requests that reached the device.
+    #[serde(skip)]
+    pub traffic: Traffic,
 }
 
 /// Simulates a cell on `machine`, with the cell's CPUs instead of the machine's.
@@ -66,10 +70,10 @@ pub fn simulate(machine: &Scenario, cell: &Cell, effort: Effort, seed: u64) -> R
             let enough = effort.ios.max(out * effort.rounds);
             // The speed is not known beforehand, so the run time grows until there are enough I/Os. Slow cells often begin
             // fast, so each extrapolation from a rate is limited to a factor.
-            let mut run_us = (50 + machine.disk.read_us as u64 * 4).max(out / 20);
+            let mut run_us = (50 + machine.disk.mean_read_us() as u64 * 4).max(out / 20);
             loop {
                 let run = read(&machine, cell, run_us / 2, run_us, seed)?;
-                let point = of_reads(cell, threads, &run);
+                let point = of_reads(&machine, cell, threads, &run);
                 let counted = run.stats.iter().map(|s| s.dirs[0].ios).sum::<u64>();
                 if counted >= enough || run_us >= effort.most_us {
                     return Ok(point);
@@ -99,7 +103,7 @@ fn rate_of(run: &JobsRun) -> f64 {
     reads.filter(|d| d.runtime_ns > 0).map(|d| d.ios as f64 / (d.runtime_ns as f64 / 1e9)).sum()
 }
 
-fn of_reads(cell: &Cell, threads: u32, run: &JobsRun) -> Point {
+fn of_reads(machine: &Scenario, cell: &Cell, threads: u32, run: &JobsRun) -> Point {
     // Costs are over all I/Os, including those before counting begins.
     let all = run.disk.ops[0].ios.max(1) as f64;
     let busy_ns = run.cpu.busy_ns() as f64;
@@ -117,6 +121,7 @@ fn of_reads(cell: &Cell, threads: u32, run: &JobsRun) -> Point {
         lock_wait: Some(run.cpu.spin_ns as f64 / busy_ns.max(1.0)),
         busy: (busy_ns / (run.elapsed_ns as f64 * f64::from(threads))).min(1.0),
         ios: run.disk.ops[0].ios,
+        traffic: Traffic::of(&machine.disk, run),
     }
 }
 
@@ -135,5 +140,6 @@ fn of_users(machine: &Scenario, cell: &Cell, users: u32, iothreads: u32, seed: u
         lock_wait: None,
         busy: run.busy.min(1.0),
         ios: run.ios,
+        traffic: Traffic::default(),
     })
 }

@@ -5,10 +5,20 @@
 
 use super::{Point, Study, by_series};
 
-/// Returns one sentence for each series of a study, in their order.
+/// Returns one sentence for each series of a study, in their order; or only why nothing can be told.
 pub fn of(study: Study, points: &[Point]) -> Vec<String> {
+    if let Some(why) = unmodelled(study, points) {
+        return vec![format!("cannot tell: {why}.")];
+    }
     let all = by_series(points, |p| &p.series);
     all.iter().map(|(name, series)| format!("{name}: {}.", of_series(study, series))).collect()
+}
+
+/// Returns why the points cannot be compared, if they depend on something that the disk's model does not have.
+pub fn unmodelled(study: Study, points: &[Point]) -> Option<String> {
+    let (first, others) = points.split_first()?;
+    let name = |p: &Point| format!("{}, {}", p.series, of_them(study, p.x));
+    others.iter().find_map(|p| first.traffic.unmodelled(&p.traffic, [&name(first), &name(p)]))
 }
 
 /// A series has fallen if it ends below this share of its peak.
@@ -108,6 +118,7 @@ pub fn rate(iops: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::unmodelled::Traffic;
 
     fn point(x: u32, iops: f64, lock_wait: f64, busy: f64) -> Point {
         Point {
@@ -120,6 +131,7 @@ mod tests {
             lock_wait: Some(lock_wait),
             busy,
             ios: 1,
+            traffic: Traffic::default(),
         }
     }
 

@@ -101,11 +101,6 @@ fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Resu
         return Ok(());
     }
     if let Some(option) = key.strip_prefix("job.") {
-        if matches!(option, "bs" | "blocksize" | "bssplit" | "bsrange") && v.scenario.disk.bw_mb == 0.0 {
-            v.cannot.push(format!(
-                "{key}: the disk's times are only known for the block size it was measured with; [disk] has no bw_mb"
-            ));
-        }
         if matches!(option, "direct" | "buffered") {
             v.cannot.push(format!("{key}: the page cache is not simulated"));
         }

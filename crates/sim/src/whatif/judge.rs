@@ -6,6 +6,7 @@
 
 use super::{Plan, is_more_better};
 use crate::scenario::outcome::RowOutcome;
+use crate::scenario::unmodelled::Traffic;
 use crate::scenario::why;
 use serde::Serialize;
 
@@ -168,6 +169,10 @@ fn answer(
         no_effect: Vec::new(),
     };
     let Some(first) = used.first().filter(|_| answer.cannot.is_empty()).map(|i| members[*i]) else { return answer };
+    if let Some(why) = unmodelled(members, used, v) {
+        answer.cannot.push(why);
+        return answer;
+    }
     answer.no_effect = first[v].no_effect.iter().filter(|t| !first[0].no_effect.contains(t)).cloned().collect();
     if describes == Some(false) {
         answer.cannot = misses(as_it_is);
@@ -212,6 +217,17 @@ fn answer(
         answer.reasons = why::reasons(&members[typical][0], &members[typical][v]);
     }
     answer
+}
+
+/// Returns why the difference depends on something that the model does not have, from the requests of all members.
+fn unmodelled(members: &[&[RowOutcome]], used: &[usize], v: usize) -> Option<String> {
+    let sum = |variant: usize| {
+        let mut sum = Traffic::default();
+        used.iter().for_each(|i| sum.add(&members[*i][variant].traffic));
+        sum
+    };
+    let [base, changed] = [0, v].map(|variant| &members[used[0]][variant].name);
+    sum(0).unmodelled(&sum(v), [base, changed])
 }
 
 /// Whether a figure is judged. A percentage has no useful relative change near 0.

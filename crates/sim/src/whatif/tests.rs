@@ -80,6 +80,52 @@ fn what_has_no_model_is_said_to_have_none() {
     assert!(a.answers[0].cannot[0].contains("job 'db' goes through the page cache") && a.answers[0].figures.is_empty());
 }
 
+/// A merged or a larger request takes as long as a small one, so the answers were up to "better by 431 %".
+#[test]
+fn a_question_about_sizes_needs_a_cost_per_byte() {
+    let stream = JOB.replace("randread", "read").replace("iodepth=32", "iodepth=32\niodepth_batch_submit=16");
+    let questions = ["queue_depth=4", "job.bs=64k", "disk.read_us=500"];
+    let a = ask(MACHINE, &stream, &questions).unwrap();
+    for answer in &a.answers[..2] {
+        assert!(answer.cannot[0].contains("and [disk] has no cost per byte: measure the bandwidth"), "{answer:?}");
+        assert!(
+            answer.cannot[0].starts_with("the reads at the device have 4.1 KiB with 'as it is' and "),
+            "{answer:?}"
+        );
+        assert!(answer.figures.is_empty() && answer.reasons.is_empty(), "{answer:?}");
+    }
+    assert_eq!(figure(&a, 2, "db.iops").verdict, Verdict::Better, "requests stay as they are");
+    let machine = MACHINE.replace("jitter_pct", "bw_mb = 500\njitter_pct");
+    let a = ask(&machine, &stream, &questions).unwrap();
+    assert!(a.answers.iter().all(|q| q.cannot.is_empty() && !q.figures.is_empty()), "{a:?}");
+}
+
+#[test]
+fn a_question_about_places_needs_seek_times() {
+    let rotates =
+        MACHINE.replace("jitter_pct = 20", "bw_mb = 200\nparallel = 1\nrotational = true").replace("= 64", "= 8");
+    let questions = ["scheduler=mq-deadline", "queue_depth=1", "job.rw=read", "disk.read_us=500", "rq_affinity=2"];
+    let a = ask(&rotates, JOB, &questions).unwrap();
+    for (answer, says) in a.answers.iter().zip(["the reads are ", "the disk has ", "the reads are "]) {
+        let why = answer.cannot.first().unwrap_or_else(|| panic!("{answer:?}"));
+        assert!(why.starts_with(says) && why.ends_with("describe it in [disk.hdd]"), "{why}");
+    }
+    assert_eq!(figure(&a, 3, "db.iops").verdict, Verdict::Better, "the same places in the same order");
+    assert_eq!(figure(&a, 4, "db.iops").verdict, Verdict::NoEffect);
+    // With seek times there are answers.
+    let disk = MACHINE.replace("read_us = 1000\nwrite_us = 1000\njitter_pct = 20\n", "");
+    let hdd = disk.replace("[settings]", "[disk.hdd]\n[settings]").replace("size_gib = 10", "size_gib = 3726");
+    let a = ask(&hdd, JOB, &["queue_depth=4", "disk.hdd.rpm=15000"]).unwrap();
+    assert_eq!(figure(&a, 0, "db.iops").verdict, Verdict::Worse, "{a:?}");
+    assert_eq!(figure(&a, 1, "db.iops").verdict, Verdict::Better, "{a:?}");
+    let shingled = hdd.replace("[disk]", "[disk]\nsmr = true");
+    let writes = JOB.replace("randread", "randwrite");
+    let a = ask(&shingled, &writes, &["queue_depth=4"]).unwrap();
+    assert!(a.answers[0].cannot[0].contains("records in shingles (smr)"), "{a:?}");
+    let e = ask(&format!("{hdd}[uncertain]\n\"disk.read_us\" = [1, 2]\n"), JOB, &["queue_depth=4"]).unwrap_err();
+    assert!(e.contains("disk.read_us: a hard disk's times follow from [disk.hdd]; remove the range"), "{e}");
+}
+
 #[test]
 fn another_elevator_begins_with_its_own_number_of_requests() {
     let machine = MACHINE.replace("\"none\"", "\"mq-deadline\"\nnr_requests = 256\n\"iosched.fifo_batch\" = 8");

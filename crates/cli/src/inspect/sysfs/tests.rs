@@ -126,6 +126,7 @@ fn a_server_with_a_scsi_disk_becomes_a_machine_file() {
     add("sys/block/sda/queue/max_sectors_kb", "1280\n");
     add("sys/block/sda/queue/nomerges", "0\n");
     add("sys/block/sda/queue/rotational", "1\n");
+    add("sys/block/sda/queue/zoned", "host-aware\n");
     add("sys/block/sda/queue/iosched/fifo_batch", "8\n");
     add("sys/block/sda/queue/iosched/of_the_future", "1\n");
     for q in 0..4 {
@@ -153,6 +154,7 @@ fn a_server_with_a_scsi_disk_becomes_a_machine_file() {
     assert!(text.contains("# \"iosched.of_the_future\" = 1: left out: "), "{text}");
     assert!(text.contains("# cache: L3 Unified 32768K") && text.contains("# Assumed for a rotating disk"), "{text}");
     assert_eq!(m.uncertain["disk.read_us"], [4000.0, 16000.0]);
+    assert!(d.rotational && d.smr && d.hdd.is_none(), "{text}");
 }
 
 #[test]

@@ -109,7 +109,7 @@ const fn tone_of(verdict: Word) -> Tone {
         Word::BIsFaster => Tone::Good,
         Word::BIsSlower | Word::Errors => Tone::Bad,
         Word::NoDifferenceShown => Tone::Neutral,
-        Word::NotSteady | Word::Stopped { .. } | Word::NotMeasured => Tone::Caution,
+        Word::NotSteady | Word::Stopped { .. } | Word::NotMeasured | Word::NotModelled => Tone::Caution,
     }
 }
 
@@ -237,7 +237,7 @@ fn metrics(c: &Comparison) -> Section {
         let title = format!("Change from A to {letter}");
         section = section.with(Chart { id: format!("{id}-chart"), title, summary, plot, table: None });
     }
-    section = section.with(metric_table("", c.side, &c.rows, true));
+    section = section.with(metric_table("", c.side, &c.rows, c.verdict != Word::NotModelled));
     for other in &c.others {
         section = section.with(metric_table(&format!("Other job: {}", other.job), c.side, &other.rows, false));
     }

@@ -124,7 +124,7 @@ pub fn data(input: &StudyInput<'_>) -> Value {
 pub fn document(input: &StudyInput<'_>) -> Document {
     let m = input.machine.machine;
     let all = by_series(input.points, |p| &p.series);
-    let mut sections = vec![rates(input.study, &all)];
+    let mut sections = vec![rates(input.study, &all, &reason::of(input.study, input.points))];
     sections.extend(costs(input.study, &all));
     sections.push(figures(input.study, input.points));
     sections.extend(input.here.map(|here| beside(input.study, here, &all)));
@@ -153,6 +153,10 @@ pub fn document(input: &StudyInput<'_>) -> Document {
 }
 
 fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
+    if let Some(why) = reason::unmodelled(input.study, input.points) {
+        let (word, sentence) = ("Cannot tell".to_owned(), format!("{why}."));
+        return Verdict { tone: Tone::Caution, word, sentence, warnings: warnings(input), ..Verdict::default() };
+    }
     let ends: Vec<&Point> = all.iter().filter_map(|(_, line)| line.last().copied()).collect();
     let by_rate = |a: &&&Point, b: &&&Point| a.iops.total_cmp(&b.iops);
     let (best, least) = (ends.iter().max_by(by_rate), ends.iter().min_by(by_rate));
@@ -242,7 +246,7 @@ fn chart(id: &str, title: &str, summary: String, plot: Lines) -> Chart {
 
 /// Rates of all series together, and of each by itself: beside a series that grows a hundredfold, the fall of another is
 /// not visible.
-fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
+fn rates(study: Study, all: &[(&str, Vec<&Point>)], reasons: &[String]) -> Section {
     let lead = "Simulated; each line ends with its series' name. Each series also has a separate chart below.";
     let mut section = Section::new("rates", "I/Os per second", lead);
     let iops = |p: &Point| Some(p.iops);
@@ -257,7 +261,8 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
         section = section.with(chart("iops-chart", "All series", summary, plot));
     }
     for (i, one) in all.iter().enumerate() {
-        let why = format!("{}.", reason::of_series(study, &one.1));
+        let why = reasons.get(i).or(reasons.first()).map_or("", |why| why.trim_start_matches(&format!("{}: ", one.0)));
+        let why = why.to_owned();
         let Some(mut plot) = lines(study, &all[i..=i], ("I/Os per second", Unit::PerSecond), Some(Scale::Linear), iops)
         else {
             section.blocks.push(Block::Note { text: why });
@@ -435,11 +440,23 @@ fn reproduce(input: &StudyInput<'_>) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sim::scenario::unmodelled::Traffic;
     use sim::study::{base, cells};
 
     fn point(series: &str, x: u32, iops: f64) -> Point {
         let (lock_wait, cpu_ns) = (Some(0.5), Some(2000.0));
-        Point { series: series.into(), x, cpus: x, iops, lat_us: 10.0, cpu_ns, lock_wait, busy: 1.0, ios: 1000 }
+        Point {
+            series: series.into(),
+            x,
+            cpus: x,
+            iops,
+            lat_us: 10.0,
+            cpu_ns,
+            lock_wait,
+            busy: 1.0,
+            ios: 1000,
+            traffic: Traffic::default(),
+        }
     }
 
     fn report(study: Study, points: &[Point], here: Option<&HostResults>) -> Document {

@@ -136,6 +136,10 @@ fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
     if !r.unneeded.is_empty() {
         table.note = format!("Not needed (no worse without them): {}.", r.unneeded.join(", "));
     }
+    if let Some((_, why)) = r.unmodelled.first() {
+        let names: Vec<&str> = r.unmodelled.iter().map(|(point, _)| point.as_str()).collect();
+        table.note += &format!(" Cannot tell: {}: {why}.", names.join("; "));
+    }
     Section::new("choice", "What to set", lead).with(table)
 }
 
@@ -144,6 +148,7 @@ fn better(duel: &Duel) -> (Tone, &'static str) {
         Word::BIsFaster => (Tone::Good, "better"),
         Word::BIsSlower => (Tone::Bad, "worse"),
         Word::Errors => (Tone::Bad, "I/Os failed"),
+        Word::NotModelled => (Tone::Caution, "cannot tell"),
         _ => (Tone::Neutral, "no difference shown"),
     }
 }
