@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long devices take: an array with a cache, a provisioned cloud disk, flash; in [`hdd`], a hard disk. All of it is
-//! arithmetic on times.
+//! How long devices take: a provisioned cloud disk, flash; in [`array`](mod@array), an array with a cache; in [`hdd`], a hard
+//! disk. All of it is arithmetic on times.
 
+pub mod array;
 pub mod hdd;
 
 use blk::bio::Op;

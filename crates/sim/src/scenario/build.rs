@@ -9,6 +9,7 @@ use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction
 use crate::machine::guest_host::{LockSpec, LogSpec};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
+use crate::machine::service::array::Array;
 use crate::machine::service::hdd::Hdd;
 use crate::machine::service::{Modelled, Service, Split};
 use blk::cpumap::CpuTopology;
@@ -163,6 +164,9 @@ fn service(d: &Disk, luns: u64, seed: u64) -> Box<dyn Service> {
     }
     let share = Disk { iops: d.iops.div_ceil(luns), bw_mb: d.bw_mb / luns as f64, ..d.clone() };
     let one = |n: u64| modelled(&share, seed.wrapping_add(n));
+    if let Some(array) = &d.array {
+        return Box::new(Array::new(&array.shared(luns), one(1), d.jitter_pct, seed));
+    }
     if d.split { Box::new(Split { read: one(1), write: one(2) }) } else { Box::new(one(1)) }
 }
 

@@ -4,6 +4,7 @@
 use super::rule::{Broken, key};
 use crate::machine::dm::{DmCosts, Kernel};
 use crate::machine::kernel::driver::DriverKind;
+use crate::machine::service::array::ArraySpec;
 use crate::machine::service::hdd::HddSpec;
 use serde::Deserialize;
 
@@ -56,6 +57,8 @@ pub struct Disk {
     pub smr: bool,
     /// A hard disk, whose times follow from the places of its I/Os instead.
     pub hdd: Option<HddSpec>,
+    /// What is behind the cache of an array, whose hits and cached writes have the times and caps of the disk.
+    pub array: Option<ArraySpec>,
     /// Uniform spread of each of these times, percent either way.
     #[serde(default)]
     pub jitter_pct: u32,
@@ -163,6 +166,15 @@ pub(super) fn check(d: &Disk) -> Result<(), Broken> {
     if let Some(hdd) = &d.hdd {
         check_hdd(d, hdd)?;
     }
+    if d.array.is_some() && d.split {
+        return bad(
+            "split",
+            "split: reads and writes of an array share its cache; remove split or [disk.array]".into(),
+        );
+    }
+    if let Some(array) = &d.array {
+        array.check().map_err(|(name, why)| (key(["disk", "array", name]), why))?;
+    }
     for (name, us) in [("read_us", d.read_us), ("write_us", d.write_us)].into_iter().filter(|_| d.hdd.is_none()) {
         if us == not_given() {
             let text = format!("{name} is missing: give the disk's times, or describe a hard disk in [disk.hdd]");
@@ -210,6 +222,7 @@ fn check_hdd(d: &Disk, hdd: &HddSpec) -> Result<(), Broken> {
         ("bw_mb", d.bw_mb != 0.0),
         ("parallel", d.parallel != parallel()),
         ("split", d.split),
+        ("array", d.array.is_some()),
     ];
     if let Some((name, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
         let text = format!("{name}: a hard disk's times follow from [disk.hdd]; remove {name} or [disk.hdd]");

@@ -309,9 +309,10 @@ impl Scenario {
                     "jobs and [guests]: guests are loaded by users, not by a job file; remove one of the two".into(),
                 ));
             }
-            (Some(_), None) if self.disk.hdd.is_some() => {
-                let text = "[disk.hdd]: is simulated for jobs, not for [guests]; give read_us and write_us instead";
-                return Err((key(["disk", "hdd"]), text.into()));
+            (Some(_), None) if self.disk.hdd.is_some() || self.disk.array.is_some() => {
+                let name = if self.disk.hdd.is_some() { "hdd" } else { "array" };
+                let text = format!("[disk.{name}]: is simulated for jobs, not for [guests]; give only times and caps");
+                return Err((key(["disk", name]), text));
             }
             (Some(g), None) => check_guests(g, all as u32)?,
             (None, _) => {}

@@ -120,7 +120,8 @@ pub fn of_null_driver(machine: &Scenario, shape: Shape) -> Scenario {
         *ns = 0;
     }
     (m.disk.read_us, m.disk.write_us, m.disk.iops, m.disk.bw_mb, m.disk.jitter_pct) = (0.0, 0.0, 0, 0.0, 0);
-    (m.disk.luns, m.disk.parallel, m.disk.split, m.disk.hdd) = (1, 65_536, false, None);
+    (m.disk.luns, m.disk.parallel, m.disk.split) = (1, 65_536, false);
+    (m.disk.hdd, m.disk.array) = (None, None);
     m
 }
 

@@ -127,6 +127,18 @@ fn a_question_about_places_needs_seek_times() {
 }
 
 #[test]
+fn more_hits_of_an_array_are_better() {
+    let array = "[disk.array]\nread_hit_pct = 50\nmiss_us = 5000\nbackend_iops = 2000\n[settings]";
+    let a = ask(&MACHINE.replace("[settings]", array), JOB, &["disk.array.read_hit_pct=80"]).unwrap();
+    let more = figure(&a, 0, "db.iops");
+    assert!(more.verdict == Verdict::Better && more.change.median > 0.5, "{}", more.text);
+    let e = ask(&MACHINE.replace("[settings]", array), JOB, &["disk.array.read_hit_pct=180"]).unwrap_err();
+    assert!(e.contains("read_hit_pct = 180: must be 0..=100"), "{e}");
+    let e = ask(&MACHINE.replace("[settings]", array), JOB, &["disk.split=true"]).unwrap_err();
+    assert!(e.contains("split: reads and writes of an array share its cache"), "{e}");
+}
+
+#[test]
 fn another_elevator_begins_with_its_own_number_of_requests() {
     let machine = MACHINE.replace("\"none\"", "\"mq-deadline\"\nnr_requests = 256\n\"iosched.fifo_batch\" = 8");
     let a = ask(&machine, JOB, &["scheduler=none", "scheduler=kyber,nr_requests=32"]).unwrap();

@@ -313,6 +313,9 @@ pub(super) fn machine(s: &Scenario) -> Section {
             ),
         ),
     }
+    if let Some(a) = &d.array {
+        add("cache", format!("{} % of the reads hit; a miss takes {} longer", a.read_hit_pct, ns(a.miss_us)));
+    }
     let cap = |value: f64, unit: Unit| if value > 0.0 { unit.text(value) } else { "none".to_owned() };
     add("cap of I/Os per second", cap(d.iops as f64, Unit::PerSecond));
     add("cap of bandwidth", cap(d.bw_mb * 1e6, Unit::BytesPerSecond));
