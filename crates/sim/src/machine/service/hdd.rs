@@ -5,7 +5,7 @@
 //! transfer at the rate of the zone. The drive chooses the next command when the arm becomes free.
 //!
 //! - **Command queue** (NCQ, TCQ): the drive chooses among the oldest [`HddSpec::ncq`] commands the one with the shortest
-//!   positioning time. A command's wait counts as an advantage of 1/[`AGEING`] of it, so no command starves (D. M.
+//!   positioning time. A command's wait counts as an advantage of 1/`AGEING` of it, so no command starves (D. M.
 //!   Jacobson and J. Wilkes, "Disk scheduling algorithms based on rotational position", HPL-CSP-91-7, 1991: aged
 //!   shortest access time first).
 //! - **Read-ahead**: after a read, the head reads on into a segment of the buffer until another command needs the arm.
