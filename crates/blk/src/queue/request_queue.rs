@@ -91,7 +91,7 @@ pub struct RequestQueue<L: Lock> {
     /// The hctx that is first in the round robin over hctxs with pending runs.
     pub(crate) first_to_run: AtomicU32,
     io_ticks_ns: AtomicU64,
-    io_stamp_ms: AtomicU64,
+    io_stamp: AtomicU64,
     /// The tag set that the disk has joined.
     pub(crate) member: Option<Member<L>>,
 }
@@ -154,7 +154,7 @@ impl<L: Lock> RequestQueue<L> {
             held_on_enospc: AtomicU64::new(0),
             first_to_run: AtomicU32::new(0),
             io_ticks_ns: AtomicU64::new(0),
-            io_stamp_ms: AtomicU64::new(0),
+            io_stamp: AtomicU64::new(0),
             member,
             driver,
         });
@@ -364,22 +364,38 @@ impl<L: Lock> RequestQueue<L> {
     /// the `starting` new bios do not count as in flight. Returns when to update next.
     #[cold]
     pub(crate) fn update_io_ticks(&self, now: Instant, starting: u64) -> Instant {
-        let ms = now.as_ns() / TICK_NS;
-        let stamp = self.io_stamp_ms.load(Ordering::Relaxed);
-        if ms > stamp
-            && self.io_stamp_ms.compare_exchange(stamp, ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let tick = ticks_until(now);
+        let stamp = self.io_stamp.load(Ordering::Relaxed);
+        if tick > stamp
+            && self.io_stamp.compare_exchange(stamp, tick, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && stamp != 0
             && (starting == 0 || self.stats().in_flight > starting)
             && self.live.iostats.load(Ordering::Relaxed)
         {
-            self.io_ticks_ns.fetch_add((ms - stamp) * TICK_NS, Ordering::Relaxed);
+            self.io_ticks_ns.fetch_add((tick - stamp) * TICK_NS, Ordering::Relaxed);
         }
-        Instant::from_ns((ms + 1) * TICK_NS)
+        tick_at(tick)
     }
 }
 
 /// Resolution of io_ticks.
 const TICK_NS: u64 = 1_000_000;
+
+/// Number of ticks until `now`.
+fn ticks_until(now: Instant) -> u64 {
+    let ms = now.as_ns() / TICK_NS;
+    ms + u64::from(tick_at(ms) <= now)
+}
+
+/// Returns the moment at which io_ticks samples millisecond `ms`: a different one in each, so that a load in step with the
+/// clock (a rate of 1000 I/Os per second, in virtual time) is not sampled in the same phase every time.
+fn tick_at(ms: u64) -> Instant {
+    // The finaliser of splitmix64.
+    let mut x = ms.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    Instant::from_ns(ms * TICK_NS + (x ^ (x >> 31)) % TICK_NS)
+}
 
 pub(super) fn start(driver: &dyn Driver, (nr, depth): (u16, u32)) -> Result<(), SettingError> {
     let text = |e| format!("driver '{}' could not start {nr} queues of depth {depth}: {e}", driver.name());

@@ -219,6 +219,37 @@ fn a_planted_three_percent_is_detected_with_the_pairs_asked_for() {
     assert!(matches!(&same, Err(CompareError::NoEffect(why)) if why.contains("page cache")), "{:?}", same.err());
 }
 
+/// A job that starts an I/O each whole millisecond, or every other, was sampled between two of its I/Os each time: util=0.
+/// One I/O at a time keeps the disk busy for the sum of the I/Os' times.
+#[test]
+fn util_is_the_busy_time_whatever_the_phase() {
+    let dir = Dir::new("sim-util");
+    let mut cases = Vec::new();
+    for service_us in [1u64, 3, 10, 30, 100, 250, 333, 500, 900, 999, 1000, 1001, 2500, 5000] {
+        cases.extend([100u64, 250, 333, 500, 1000, 2000].map(|rate| (service_us, Some(rate))));
+        cases.push((service_us, None));
+    }
+    for (service_us, rate) in cases {
+        let target = dir.file("m.toml", &MACHINE.replace("read_us = 100", &format!("read_us = {service_us}")));
+        let rate_line = rate.map_or_else(String::new, |rate| format!("rate_iops={rate}\n"));
+        let runtime_ms = if rate.is_some() || service_us >= 250 { 2000 } else { 400 };
+        let file = parse(&format!(
+            "[r]\nrw=randread\nbs=4k\nioengine=psync\ndirect=1\ntime_based\nruntime={runtime_ms}ms\n{rate_line}"
+        ));
+        let run = run(&file, &target, &[], 1);
+        let stats = &run.outcome.disks[0].stats;
+        let elapsed_ns = run.outcome.measured.as_ns() as f64;
+        let busy = stats.ops.iter().map(|o| o.time_ns).sum::<u64>() as f64 / elapsed_ns;
+        let util = stats.io_ticks_ns as f64 / elapsed_ns;
+        // One sample for each millisecond, as the kernel takes them.
+        let error = (busy * (1.0 - busy) / (elapsed_ns / 1e6)).sqrt();
+        assert!(
+            (util - busy).abs() < 4.0 * error + 0.005,
+            "{service_us} us, rate {rate:?}: util {util:.4}, busy {busy:.4}, standard error {error:.4}"
+        );
+    }
+}
+
 /// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
