@@ -18,7 +18,7 @@ use workload::job::JobFile;
 use crate::run::{Observer, Run, RunSpec, execute_here, prepare_here};
 use crate::stack;
 use crate::tune::point::Knobs;
-use crate::tune::stack_knobs;
+use crate::tune::stack_knobs::{self, Ends};
 
 /// See the module's text.
 pub trait World: Sync {
@@ -121,7 +121,7 @@ impl World for OurStack {
         let prepared = prepare_here(spec, observer)?;
         observer.prepared(&prepared);
         let queue = &prepared.disks[prepared.targets[0].disks.start].1.queue;
-        Ok(stack_knobs::of(queue, &stack::in_effect(queue, spec.settings)))
+        Ok(stack_knobs::of(&stack::in_effect(queue, spec.settings), Ends::of(queue)))
     }
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {

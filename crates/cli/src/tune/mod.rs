@@ -206,6 +206,10 @@ impl TuneRequest {
         let is_only_asked = |name: &str| name == target_knobs::PATHS || guest_bench::is_only_asked(name);
         let is_asked = |name: &str| !is_only_asked(name) || only.iter().any(|(other, _)| other == name);
         let all = bench.knobs().into_iter().filter(|k| is_asked(&k.name)).collect();
+        let without_effect = bench.without_effect();
+        if let Some((name, why)) = without_effect.iter().find(|(name, _)| only.iter().any(|(other, _)| other == name)) {
+            return Err(Failure::new(format!("--knob {name}: has no effect here: {why}; leave it out")));
+        }
         let knobs = point::narrow(all, &only, &args.fix).map_err(Failure::new)?;
         let has = |name: &str| knobs.iter().any(|k| k.name == name);
         let rules = bench.rules().into_iter().filter(|(_, p)| p.iter().all(|(name, _)| has(name)));
@@ -215,6 +219,8 @@ impl TuneRequest {
             keeps: self.keeps.clone(),
             rules: rules.collect(),
             knobs,
+            today: bench.today(),
+            without_effect: if only.is_empty() { without_effect } else { Vec::new() },
             base: self.base.clone(),
             target: without_secrets(&args.job.target.clone().unwrap_or_else(own)),
             behind,
@@ -288,7 +294,9 @@ impl TuneRequest {
             page.write(&of_results(&self.results)?)?;
         }
         Ok(match result.verdict {
-            TuneVerdict::Better | TuneVerdict::NoBetter | TuneVerdict::LimitKept => Status::Done,
+            TuneVerdict::Better | TuneVerdict::NoBetter | TuneVerdict::NotWorth | TuneVerdict::LimitKept => {
+                Status::Done
+            }
             TuneVerdict::CannotKeep | TuneVerdict::Errors => Status::Found,
         })
     }

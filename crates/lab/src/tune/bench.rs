@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::no_effect::LeftOut;
 use super::objective::MetricId;
 use super::point::{Knob, Point};
 use crate::results::RawHistogram;
@@ -119,6 +120,16 @@ pub trait Bench {
 
     /// Returns all knobs, before the caller narrows them.
     fn knobs(&self) -> Vec<Knob>;
+
+    /// Returns the knobs that cannot matter for the load, with the reasons. They are not among [`Bench::knobs`].
+    fn without_effect(&self) -> LeftOut {
+        LeftOut::new()
+    }
+
+    /// Returns the target's settings in effect today.
+    fn today(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 
     /// Returns the rules of thumb in use for this target, each with its usual wording. A recommendation has to beat them.
     fn rules(&self) -> Vec<(String, Point)>;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bench::{Ask, Length, Reading};
 use super::journal::{Halt, Recorder, Tried, TunePlan};
-use super::objective::{Bound, Keep};
+use super::objective::{Bound, Goal, Keep};
 use super::point::Point;
 use crate::compare::{SideTotals, block_log_ratios};
 use crate::metric::Metric;
@@ -99,6 +99,11 @@ impl Duel {
     /// Returns why nothing can be told, if the verdict is [`Verdict::NotModelled`].
     pub fn unmodelled(&self) -> Option<String> {
         self.a_totals.unmodelled(&self.b_totals, [&self.against, &self.b.to_string()])
+    }
+
+    /// Whether the whole interval is below a gain of `worth`, a fraction.
+    pub fn gains_less_than(&self, goal: &Goal, worth: f64) -> bool {
+        self.ratio.is_some_and(|r| goal.gain(1.0, r.low).max(goal.gain(1.0, r.high)) < worth.ln_1p())
     }
 
     /// Whether all limits are kept.

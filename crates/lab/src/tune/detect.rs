@@ -4,13 +4,14 @@
 //!
 //! A cap is a plateau that neither depth nor block size changes, while the job threads have CPU time left. Reads are measured
 //! at two depths. With an IOPS cap, reads of 4 KiB and 16 KiB have the same I/Os per second. With a bandwidth cap, reads of
-//! 256 KiB and 1 MiB have the same bytes per second. A burst credit is the content of a token bucket at the start. A line
-//! through the second half of a run's progress, extended to time zero, lies above zero by the credit, whatever the shape of
-//! the first half.
+//! 256 KiB and 1 MiB have the same bytes per second. The settings of the probe let both depths through, so that a plateau is
+//! not theirs. A burst credit is the content of a token bucket at the start. A line through the second half of a run's
+//! progress, extended to time zero, lies above zero by the credit, whatever the shape of the first half.
 //!
-//! Guarantees: only reads. Does not: distinguish a configured cap from the limit of the device, because both give the same
-//! plateau. It does not detect a credit that was used up before, or one that lasts longer than the probe; credits of cloud
-//! disks may last half an hour.
+//! Guarantees: only reads. Caps are those under the recommended settings, if there are any. The credit is measured first,
+//! on a rested device, under today's settings. Does not: distinguish a configured cap from the limit of the device, because
+//! both give the same plateau. It does not detect a credit that was used up before, or one that lasts longer than the probe;
+//! credits of cloud disks may last half an hour.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,25 @@ const PROBE_SHARE: f64 = 0.10;
 /// A smaller credit, in seconds at the base rate, is only the effect of the queue filling up.
 const CREDIT_MIN_SECONDS: f64 = 0.05;
 
+/// Whose settings a probe ran under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbedSettings {
+    /// The default of the tuning.
+    Today,
+    /// The recommendation.
+    Recommended,
+}
+
+impl std::fmt::Display for ProbedSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ProbedSettings::Today => "today's settings",
+            ProbedSettings::Recommended => "the recommended settings",
+        })
+    }
+}
+
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "finding")]
@@ -51,11 +71,15 @@ pub enum Finding {
     IopsCap {
         /// I/Os per second.
         iops: f64,
+        /// The settings of the probes.
+        under: ProbedSettings,
     },
     /// The device moves no more bytes per second than this, at any depth.
     BandwidthCap {
         /// Bytes per second.
         bytes_per_second: f64,
+        /// The settings of the probes.
+        under: ProbedSettings,
     },
     /// The rate falls from a burst rate to a base rate.
     Burst {
@@ -89,17 +113,20 @@ impl std::fmt::Display for Finding {
                 100.0 * s.drift,
                 100.0 * s.deviation
             ),
-            Finding::IopsCap { iops: cap } => {
-                write!(f, "the device is capped at {}: measured with reads of 4 and 16 KiB at two depths", iops(*cap))
-            }
-            Finding::BandwidthCap { bytes_per_second } => write!(
+            Finding::IopsCap { iops: cap, under } => write!(
                 f,
-                "the device is capped at {}: measured with reads of 256 KiB and 1 MiB at two depths",
+                "the device is capped at {} under {under}: reads of 4 and 16 KiB reach it at two depths",
+                iops(*cap)
+            ),
+            Finding::BandwidthCap { bytes_per_second, under } => write!(
+                f,
+                "the device is capped at {} under {under}: reads of 256 KiB and 1 MiB reach it at two depths",
                 num::bytes_per_second(bytes_per_second.round() as u64, Scale::Binary)
             ),
             Finding::Burst { burst, base, credit, seconds, .. } => write!(
                 f,
-                "the device bursts: {} at first, {} after {}; its credit is about {credit:.0} I/Os beyond the base rate",
+                "the device bursts under today's settings: {} at first, {} after {}; its credit is about {credit:.0} I/Os \
+                 beyond the base rate",
                 iops(*burst),
                 iops(*base),
                 num::latency(seconds * 1e9)
@@ -119,10 +146,11 @@ impl Finding {
                 "let it settle first (ramp_time), stop other load, or make runs longer".to_owned()
             }
             Finding::IopsCap { .. } => {
-                "no setting raises it; a lower depth lowers latency, merging helps small sequential I/O".to_owned()
+                "more depth does not raise it; a lower depth lowers latency, merging helps small sequential I/O"
+                    .to_owned()
             }
             Finding::BandwidthCap { .. } => {
-                "no setting raises it; a lower depth lowers latency at the same rate".to_owned()
+                "more depth does not raise it; a lower depth lowers latency at the same rate".to_owned()
             }
             Finding::Burst { seconds, run_seconds, .. } => format!(
                 "runs of {} start in the burst: set ramp_time={:.1}s to measure the base rate, or 0 for bursts",
@@ -133,44 +161,79 @@ impl Finding {
     }
 }
 
-/// Runs the probes, if the bench supports them and the budget allows.
-pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result<Vec<Finding>, Halt> {
-    let loads = [(4096, 64), (4096, 256), (16 << 10, 256), (256 << 10, 64), (1 << 20, 64), (1 << 20, 128)];
-    let all = CREDIT_SECONDS + PROBE_SECONDS * (loads.len() - 1) as f64;
-    // The budget is real time. The first run has shown how much of it a virtual second costs.
+/// Seconds of all probes together, by the clock of the jobs.
+const PROBES_SECONDS: f64 = CREDIT_SECONDS + 6.0 * PROBE_SECONDS;
+
+/// Real seconds that the probes take, if the budget allows them; `first` has shown how much of it a virtual second costs.
+pub fn probes_seconds(plan: &TunePlan, first: &Reading) -> Option<f64> {
     let pace = first.virtual_seconds.filter(|s| *s > 0.0).map_or(1.0, |s| first.seconds / s);
-    let share = PROBE_SHARE * plan.budget_seconds;
-    if all * pace > share {
-        return Ok(Vec::new());
-    }
-    let mut simulating = 0.0;
+    Some(PROBES_SECONDS * pace).filter(|s| *s <= PROBE_SHARE * plan.budget_seconds)
+}
+
+/// Looks for a burst credit under today's settings, before other runs use it up.
+pub fn probe_credit(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result<Option<Finding>, Halt> {
+    rec.status.phase = "probing the device's credit".to_owned();
+    let load = Load { block_bytes: 4096, iodepth: 64, seconds: CREDIT_SECONDS };
+    let run = probe(rec, plan, &Point::default(), load)?;
+    Ok(run.and_then(|r| burst(&r.moments, first.own_seconds())))
+}
+
+/// Looks for caps of the device under the settings of `point`.
+pub fn probe_caps(rec: &mut Recorder<'_>, plan: &TunePlan, point: &Point, seconds: f64) -> Result<Vec<Finding>, Halt> {
     rec.status.phase = "probing the device's limits".to_owned();
-    let mut readings = Vec::new();
-    for (i, (block_bytes, iodepth)) in loads.into_iter().enumerate() {
-        let seconds = if i == 0 { CREDIT_SECONDS } else { PROBE_SECONDS };
-        let load = Some(Load { block_bytes, iodepth, seconds });
-        let ask = Ask { point: Point::default(), length: Length::Short, load, entropy: plan.seed };
-        match rec.measure(ask)? {
-            Tried::Read(reading) if reading.errors == 0 => {
-                simulating += reading.virtual_seconds.map_or(0.0, |_| reading.seconds);
-                readings.push(*reading);
-            }
-            // The bench does not support probes, or the device is too small for them.
-            _ => return Ok(Vec::new()),
-        }
-        // A probe has a greater depth than the jobs, so it may be slower to simulate.
-        if simulating > share {
+    let Some(loads) = cap_loads(plan, point) else { return Ok(Vec::new()) };
+    let (mut readings, mut simulating) = (Vec::new(), 0.0);
+    for (block_bytes, iodepth) in loads {
+        // A probe has a greater depth than the jobs, so it may be slower to simulate than expected.
+        let Some(reading) = probe(rec, plan, point, Load { block_bytes, iodepth, seconds: PROBE_SECONDS })? else {
+            return Ok(Vec::new());
+        };
+        simulating += reading.virtual_seconds.map_or(0.0, |_| reading.seconds);
+        readings.push(reading);
+        if simulating > seconds.max(PROBE_SHARE * plan.budget_seconds) {
             return Ok(Vec::new());
         }
     }
-    Ok(of_probes(&readings, first.own_seconds()))
+    let under = if point.is_empty() { ProbedSettings::Today } else { ProbedSettings::Recommended };
+    Ok(caps(&readings, under))
 }
 
-/// Derives findings from the readings of the probes, which are in the order of the loads.
-fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
+/// Runs one probe; `None` if the bench does not support it, or the device is too small for it.
+fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, point: &Point, load: Load) -> Result<Option<Reading>, Halt> {
+    let ask = Ask { point: point.clone(), length: Length::Short, load: Some(load), entropy: plan.seed };
+    Ok(match rec.measure(ask)? {
+        Tried::Read(reading) if reading.errors == 0 => Some(*reading),
+        _ => None,
+    })
+}
+
+/// Block sizes and depths of the probes for caps: three of small reads, three of large ones. A plateau between two depths
+/// means something only if the settings let both through, so the tags bound the depths, and so do the pieces of a large read.
+/// `None` if there are too few tags.
+fn cap_loads(plan: &TunePlan, point: &Point) -> Option<[(u32, u32); 6]> {
+    let value = |name: &str| {
+        let today = || plan.today.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        point.get(name).or_else(today)?.parse::<u32>().ok()
+    };
+    let depths = ["queue_depth", "lun_queue_depth", "nr_requests"];
+    let tags = depths.into_iter().filter_map(value).min().unwrap_or(u32::MAX);
+    let piece = value("max_sectors_kb").map_or(u32::MAX, |kb| kb << 10);
+    let of = |bytes: u32, depth: u32, tags: u32| (bytes, depth.min(tags / bytes.div_ceil(piece)));
+    let loads = [
+        of(4096, 64, tags / 2),
+        of(4096, 256, tags),
+        of(16 << 10, 256, tags),
+        of(256 << 10, 64, tags / 2),
+        of(1 << 20, 64, tags / 2),
+        of(1 << 20, 128, tags),
+    ];
+    loads.iter().all(|(_, depth)| *depth > 0).then_some(loads)
+}
+
+/// Derives caps from the readings of the probes, which are in the order of the loads.
+fn caps(readings: &[Reading], under: ProbedSettings) -> Vec<Finding> {
     let mut found = Vec::new();
     let idle = |r: &Reading| r.job_cpu_percent.is_none_or(|p| p < BUSY_PERCENT);
-    found.extend(readings.first().and_then(|r| burst(&r.moments, run_seconds)));
     let plateau = |which: &[usize], index: usize| {
         let rates: Option<Vec<f64>> =
             which.iter().map(|&i| tail_rate(&readings[i].moments).map(|r| [r.0, r.1][index])).collect();
@@ -178,8 +241,9 @@ fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
         let (low, high) = rates.iter().fold((f64::INFINITY, 0.0f64), |(l, h), r| (l.min(*r), h.max(*r)));
         (low > 0.0 && high / low < 1.0 + PLATEAU).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
     };
-    found.extend(plateau(&[0, 1, 2], 0).map(|iops| Finding::IopsCap { iops }));
-    found.extend(plateau(&[3, 4, 5], 1).map(|bytes_per_second| Finding::BandwidthCap { bytes_per_second }));
+    found.extend(plateau(&[0, 1, 2], 0).map(|iops| Finding::IopsCap { iops, under }));
+    let bandwidth = plateau(&[3, 4, 5], 1);
+    found.extend(bandwidth.map(|bytes_per_second| Finding::BandwidthCap { bytes_per_second, under }));
     found
 }
 
@@ -289,13 +353,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn simulator_probes_cost_real_time_and_report_virtual_time() {
-        let goal = Goal::parse(true, "a.iops", &["a".to_owned()]).unwrap();
-        let plan = TunePlan {
-            goal,
+    fn plan() -> TunePlan {
+        TunePlan {
+            goal: Goal::parse(true, "a.iops", &["a".to_owned()]).unwrap(),
             keeps: Vec::new(),
             knobs: Vec::new(),
+            without_effect: Vec::new(),
+            today: Vec::new(),
             rules: Vec::new(),
             base: Vec::new(),
             target: "sim:m.toml".into(),
@@ -305,20 +369,46 @@ mod tests {
             detect: 0.03,
             run_seconds: None,
             job: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn simulator_probes_cost_real_time_and_report_virtual_time() {
+        let plan = plan();
         for (pace, found) in [(1e-3, true), (100.0, false)] {
             let (mut bench, mut out) = (Simulator(pace), Vec::new());
             let ask = Ask { point: Point::default(), length: Length::Full, load: None, entropy: 1 };
             let first = bench.run(&ask, &[]).unwrap();
             let mut unwatched = NoWatch;
             let mut rec = Recorder::new(&mut bench, &mut unwatched, &mut out, Vec::new(), &plan);
-            let findings = probe(&mut rec, &plan, &first).unwrap();
-            let burst = findings.iter().find_map(|f| match f {
-                Finding::Burst { run_seconds, .. } => Some(*run_seconds),
-                _ => None,
-            });
-            assert_eq!(burst, found.then_some(2.0), "{pace}: {findings:?}");
+            let seconds = probes_seconds(&plan, &first);
+            assert_eq!(seconds.is_some(), found, "{pace}");
+            if let Some(seconds) = seconds {
+                let Some(Finding::Burst { run_seconds, .. }) = probe_credit(&mut rec, &plan, &first).unwrap() else {
+                    panic!("no burst");
+                };
+                assert_eq!(run_seconds, 2.0);
+                let caps = probe_caps(&mut rec, &plan, &Point::of(&[("nomerges", "2")]), seconds).unwrap();
+                assert!(caps.iter().any(|c| c.to_string().contains("IOPS under the recommended settings")), "{caps:?}");
+            }
         }
+    }
+
+    /// Four tags look like a cap if both depths of a probe are above four.
+    #[test]
+    fn probes_of_caps_fit_into_the_tags() {
+        let depths = |depth: &str, piece: &str| {
+            let today = [("queue_depth", "1024"), ("nr_requests", depth), ("max_sectors_kb", piece)];
+            let today = today.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            cap_loads(&TunePlan { today, ..plan() }, &Point::default()).map(|l| l.map(|(_, depth)| depth))
+        };
+        assert_eq!(depths("1024", "4096"), Some([64, 256, 256, 64, 64, 128]));
+        assert_eq!(depths("64", "1024"), Some([32, 64, 64, 32, 32, 64]));
+        assert_eq!(depths("64", "256"), Some([32, 64, 64, 32, 8, 16]), "a read of 1 MiB is four requests");
+        assert_eq!((depths("1", "1024"), depths("4", "64")), (None, None), "too few tags");
+        let more = Point::of(&[("nr_requests", "512")]);
+        let today = vec![("nr_requests".to_owned(), "4".to_owned())];
+        assert_eq!(cap_loads(&TunePlan { today, ..plan() }, &more).unwrap()[1], (4096, 256));
     }
 
     #[test]
@@ -331,13 +421,13 @@ mod tests {
             };
             loads.into_iter().map(of).collect()
         };
-        let found = of_probes(&probes(5_000.0, 100e6), 1.0);
+        let found = caps(&probes(5_000.0, 100e6), ProbedSettings::Today);
         let text: Vec<String> = found.iter().map(Finding::to_string).collect();
         assert!(text.len() == 2 && text[0].contains("5000 IOPS") && text[1].contains("95.4MiB/s"), "{text:?}");
         // A device of 100 MB/s without an IOPS cap: it does a quarter as many 16 KiB reads as 4 KiB reads.
-        assert!(matches!(of_probes(&probes(1e6, 100e6), 1.0)[..], [Finding::BandwidthCap { .. }]));
+        assert!(matches!(caps(&probes(1e6, 100e6), ProbedSettings::Today)[..], [Finding::BandwidthCap { .. }]));
         let mut busy = probes(5_000.0, 1e12);
         busy.iter_mut().for_each(|r| r.job_cpu_percent = Some(99.0));
-        assert_eq!(of_probes(&busy, 1.0), []);
+        assert_eq!(caps(&busy, ProbedSettings::Today), []);
     }
 }

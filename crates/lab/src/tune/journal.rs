@@ -16,6 +16,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 
 use super::bench::{Ask, Bench, BenchError, Length, Reading};
+use super::no_effect::LeftOut;
 use super::objective::{Goal, Keep, MetricId};
 use super::outcome::TuneResult;
 use super::point::{Knob, Point};
@@ -33,6 +34,12 @@ pub struct TunePlan {
     pub keeps: Vec<Keep>,
     /// The knobs.
     pub knobs: Vec<Knob>,
+    /// Knobs of the target that cannot matter for the load, with the reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_effect: LeftOut,
+    /// The target's settings in effect today, searched or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub today: Vec<(String, String)>,
     /// The rules of thumb to beat, each with its usual wording.
     pub rules: Vec<(String, Point)>,
     /// Settings of every run.

@@ -6,8 +6,10 @@
 //! elevator in effect are read. Does not: predict which values the kernel rejects. A rejected point is dropped when it is
 //! tried.
 
+use blk::settings::{BLKDEV_MIN_RQ, MAX_SCHED_RQ};
+
 use super::point::{Knob, Point};
-use super::stack_knobs::{DEPTHS, SECTORS_KB, tunables};
+use super::stack_knobs::{SECTORS_KB_MIN, tunables};
 
 /// The facts of a disk.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +20,8 @@ pub struct Disk {
     pub writable: Vec<String>,
     /// Elevators that the kernel offers.
     pub schedulers: Vec<String>,
-    /// No job goes through the page cache.
-    pub direct_only: bool,
+    /// Tags of each hardware queue. The kernel takes no larger `queue_depth` of a SCSI disk.
+    pub nr_tags: Option<u32>,
 }
 
 impl Disk {
@@ -35,27 +37,20 @@ impl Disk {
 /// The knobs of a disk.
 pub fn knobs(disk: &Disk) -> Vec<Knob> {
     let mut all = Vec::new();
-    let mut add = |name: &str, values: Vec<String>| {
+    let mut add = |name: &str, make: &dyn Fn(&str) -> Knob| {
         let is_writable = disk.writable.iter().any(|w| w == name);
-        if let Some(default) = disk.value(name).filter(|_| is_writable) {
-            all.push(Knob::new(name, default, values));
-        }
+        all.extend(disk.value(name).filter(|_| is_writable).map(make));
     };
-    let text = |values: &mut dyn Iterator<Item = u64>| values.map(|v| v.to_string()).collect::<Vec<_>>();
-    let words = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
-    add("scheduler", disk.schedulers.clone());
-    add("nr_requests", text(&mut DEPTHS.into_iter()));
-    // The present value of a SCSI disk comes from its host, and a higher one is seldom possible.
-    let tags = disk.number("queue_depth").unwrap_or(0);
-    add("queue_depth", text(&mut [1, 8].into_iter().chain(DEPTHS).filter(|d| *d <= tags)));
-    let most = disk.number("max_hw_sectors_kb").unwrap_or(0);
-    add("max_sectors_kb", text(&mut SECTORS_KB.into_iter().filter(|kb| *kb <= most)));
-    add("nomerges", words(&["0", "1", "2"]));
-    add("rq_affinity", words(&["0", "1", "2"]));
-    if !disk.direct_only {
-        add("wbt_lat_usec", words(&["0", "2000", "75000"]));
-        add("read_ahead_kb", words(&["0", "128", "512", "4096"]));
-    }
+    add("scheduler", &|now| Knob::new("scheduler", now, &disk.schedulers));
+    add("nr_requests", &|now| Knob::number("nr_requests", now, BLKDEV_MIN_RQ.into(), MAX_SCHED_RQ.into()));
+    let tags = disk.number("queue_depth").max(disk.nr_tags.map(u64::from)).unwrap_or(1);
+    add("queue_depth", &|now| Knob::number("queue_depth", now, 1, tags));
+    let most = disk.number("max_hw_sectors_kb").or(disk.number("max_sectors_kb")).unwrap_or(SECTORS_KB_MIN);
+    add("max_sectors_kb", &|now| Knob::number("max_sectors_kb", now, SECTORS_KB_MIN.min(most), most));
+    add("nomerges", &|now| Knob::new("nomerges", now, [0, 1, 2]));
+    add("rq_affinity", &|now| Knob::new("rq_affinity", now, [0, 1, 2]));
+    add("wbt_lat_usec", &|now| Knob::new("wbt_lat_usec", now, [0, 2000, 75000]));
+    add("read_ahead_kb", &|now| Knob::new("read_ahead_kb", now, [0, 128, 512, 4096]));
     all.extend(disk.schedulers.iter().flat_map(|elevator| of_elevator(disk, elevator)));
     all
 }
@@ -107,7 +102,7 @@ pub fn rules(disk: &Disk) -> Vec<(String, Point)> {
 mod tests {
     use super::*;
 
-    fn disk(direct_only: bool) -> Disk {
+    fn disk() -> Disk {
         let now = [
             ("scheduler", "mq-deadline"),
             ("nr_requests", "64"),
@@ -123,29 +118,34 @@ mod tests {
             now: now.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             writable,
             schedulers: ["none", "mq-deadline", "kyber"].map(str::to_owned).into(),
-            direct_only,
+            nr_tags: Some(64),
         }
     }
 
     #[test]
     fn knobs_are_what_the_disk_has_with_the_values_in_effect() {
-        let all = knobs(&disk(true));
+        let all = knobs(&disk());
         let of = |name: &str, elevator: &str| {
             let is = |k: &&Knob| k.name == name && k.when.as_ref().is_none_or(|(_, value)| value == elevator);
             all.iter().find(is).map(|k| format!("{} of {}", k.default, k.values.join(" ")))
         };
         assert_eq!(of("scheduler", ""), Some("mq-deadline of none mq-deadline kyber".into()));
-        assert_eq!(of("max_sectors_kb", ""), Some("128 of 64 128 256".into()));
+        assert_eq!(of("max_sectors_kb", ""), Some("128 of 4 16 64 128 256".into()));
         assert_eq!(of("iosched.fifo_batch", "mq-deadline"), Some("32 of 8 128".into()), "around its own value");
         assert_eq!(of("iosched.read_expire", "mq-deadline"), Some("500 of 125 2000".into()));
         assert!(of("iosched.read_lat_nsec", "kyber").is_some(), "of an elevator that is not in effect");
-        assert_eq!((of("wbt_lat_usec", ""), of("rq_affinity", ""), of("queue_depth", "")), (None, None, None));
-        assert!(knobs(&disk(false)).iter().any(|k| k.name == "wbt_lat_usec"));
+        assert_eq!((of("read_ahead_kb", ""), of("rq_affinity", ""), of("queue_depth", "")), (None, None, None));
+        // A SCSI disk whose depth was lowered: its host has more tags.
+        let mut scsi = disk();
+        scsi.now.push(("queue_depth".into(), "4".into()));
+        scsi.writable.push("queue_depth".into());
+        let depth = knobs(&Disk { nr_tags: Some(32), ..scsi }).into_iter().find(|k| k.name == "queue_depth").unwrap();
+        assert_eq!((depth.values.join(" ").as_str(), depth.range), ("1 2 4 8 16 32", Some((1, 32))));
     }
 
     #[test]
     fn rules_are_of_what_there_is() {
-        let all: Vec<String> = rules(&disk(true)).iter().map(|(_, p)| p.to_string()).collect();
+        let all: Vec<String> = rules(&disk()).iter().map(|(_, p)| p.to_string()).collect();
         assert_eq!(all, ["scheduler=none", "default", "nomerges=2", "max_sectors_kb=256"]);
     }
 }

@@ -9,7 +9,7 @@
 //! - [`confirm`]: confirmation of what is claimed.
 //! - [`explain`], [`forms`], [`guest_forms`], [`report`]: why a point is better, how to set it, and the whole result as text.
 //! - [`world_bench`], [`guest_bench`], [`stack_knobs`], [`kernel_knobs`], [`target_knobs`]: the backends of a tuning, and
-//!   their knobs.
+//!   their knobs; [`no_effect`]: which of them cannot matter.
 
 pub mod bench;
 pub mod confirm;
@@ -20,6 +20,7 @@ pub mod guest_bench;
 pub mod guest_forms;
 pub mod journal;
 pub mod kernel_knobs;
+pub mod no_effect;
 pub mod objective;
 pub mod outcome;
 pub mod point;

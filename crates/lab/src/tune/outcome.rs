@@ -16,6 +16,8 @@ pub enum TuneVerdict {
     Better,
     /// No better setting was found.
     NoBetter,
+    /// The most promising setting gains less than what is worth a change: its whole interval is below `--detect`.
+    NotWorth,
     /// The default does not keep a limit; the recommendation does, without being better.
     LimitKept,
     /// No setting keeps a limit.

@@ -95,6 +95,9 @@ pub struct Knob {
     pub default: String,
     /// Values worth trying, with or without the default.
     pub values: Vec<String>,
+    /// The ends of what the disk can do, if the search may also try values between those of `values`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<(u64, u64)>,
     /// The name and value of another knob, if this one exists only with it (a tunable of an elevator).
     pub when: Option<(String, String)>,
 }
@@ -103,7 +106,34 @@ impl Knob {
     /// Makes a knob that always exists.
     pub fn new(name: &str, default: impl ToString, values: impl IntoIterator<Item = impl ToString>) -> Knob {
         let values = values.into_iter().map(|v| v.to_string()).collect();
-        Knob { name: name.to_owned(), default: default.to_string(), values, when: None }
+        Knob { name: name.to_owned(), default: default.to_string(), values, range: None, when: None }
+    }
+
+    /// Makes a knob whose values are numbers from `low` to `high`: both ends, the powers of four between, and the
+    /// default with its half and its double. [`Knob::steps`] fills the gaps.
+    pub fn number(name: &str, default: &str, low: u64, high: u64) -> Knob {
+        let mut values: Vec<u64> = (0..32).map(|i| 1u64 << (2 * i)).filter(|v| (low..=high).contains(v)).collect();
+        values.extend([low, high]);
+        let mut knob = Knob::new(name, default, Vec::<u64>::new()).within(low, high);
+        values.extend(knob.steps(default));
+        values.extend(default.parse::<u64>().ok());
+        values.sort_unstable();
+        values.dedup();
+        knob.values = values.iter().map(u64::to_string).collect();
+        knob
+    }
+
+    /// Lets the search also try values between those of the list, from `low` to `high`.
+    #[must_use]
+    pub fn within(mut self, low: u64, high: u64) -> Knob {
+        self.range = Some((low, high));
+        self
+    }
+
+    /// Half and twice a value, within the range.
+    pub fn steps(&self, value: &str) -> Vec<u64> {
+        let (Some((low, high)), Ok(now)) = (self.range, value.parse::<u64>()) else { return Vec::new() };
+        [now / 2, now.saturating_mul(2)].map(|v| v.clamp(low, high)).into_iter().filter(|v| *v != now).collect()
     }
 
     /// Makes the knob exist only while `name` is `value`.
@@ -171,18 +201,39 @@ pub fn narrow(
             return Err(format!("--knob {name}: is fixed by --fix; leave one of them out"));
         }
     }
-    let is_free = |k: &Knob| !fixed.iter().any(|(key, _)| *key == k.name);
-    let chosen = known.into_iter().filter(is_free).filter_map(|mut knob| {
-        if only.is_empty() {
-            return Some(knob);
+    for (name, values) in only {
+        let range = known.iter().find(|k| k.name == *name).and_then(|k| k.range);
+        let outside = |v: &&String| match (range, v.parse::<u64>()) {
+            (Some((low, high)), Ok(v)) => !(low..=high).contains(&v),
+            _ => false,
+        };
+        if let (Some(value), Some((low, high))) = (values.iter().find(outside), range) {
+            return Err(format!("--knob {name}={value}: this disk can have {low}..={high}; name values in that range"));
         }
-        let (_, values) = only.iter().find(|(name, _)| *name == knob.name)?;
-        if !values.is_empty() {
+    }
+    let values = |name: &str| only.iter().find(|(other, _)| other == name).map(|(_, values)| values);
+    let is_chosen =
+        |name: &str| !fixed.iter().any(|(key, _)| key == name) && (only.is_empty() || values(name).is_some());
+    let in_effect = |name: &str| {
+        let set = fixed.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
+        set.or(known.iter().find(|k| k.name == name).map(|k| &k.default))
+    };
+    let mut chosen: Vec<Knob> = known.iter().filter(|k| is_chosen(&k.name)).cloned().collect();
+    // A tunable of an elevator that is not searched exists with it, or never.
+    chosen.retain(|k| k.when.as_ref().is_none_or(|(name, value)| is_chosen(name) || in_effect(name) == Some(value)));
+    for knob in &mut chosen {
+        knob.when = knob.when.take().filter(|(name, _)| is_chosen(name));
+        if let Some(values) = values(&knob.name).filter(|values| !values.is_empty()) {
             knob.values.clone_from(values);
+            knob.range = None;
         }
-        Some(knob)
-    });
-    Ok(chosen.collect())
+    }
+    if let Some((name, _)) = only.iter().find(|(name, _)| chosen.iter().all(|k| k.name != *name)) {
+        return Err(format!(
+            "--knob {name}: belongs to an elevator that is not searched; add --knob scheduler or --fix it"
+        ));
+    }
+    Ok(chosen)
 }
 
 #[cfg(test)]
@@ -198,6 +249,18 @@ mod tests {
         let both = p.and(&Point::of(&[("scheduler", "bfq"), ("mode", "mq")]));
         assert_eq!(both.to_string(), "mode=mq,queue_depth=128,scheduler=bfq");
         assert_eq!(serde_json::to_string(&both).unwrap(), r#"{"mode":"mq","queue_depth":"128","scheduler":"bfq"}"#);
+    }
+
+    #[test]
+    fn numbers_reach_both_ends_of_their_range() {
+        let all = |default, low, high| Knob::number("queue_depth", default, low, high).values.join(" ");
+        assert_eq!(all("31", 1, 31), "1 4 15 16 31");
+        assert_eq!(all("64", 1, 1023), "1 4 16 32 64 128 256 1023");
+        assert_eq!(all("512", 4, 1024), "4 16 64 256 512 1024");
+        assert_eq!(all("1", 1, 1), "1");
+        let knob = Knob::number("max_sectors_kb", "512", 4, 1280);
+        assert_eq!((knob.steps("1024"), knob.steps("4"), knob.steps("1280")), (vec![512, 1280], vec![8], vec![640]));
+        assert!(Knob::new("nomerges", 0, [0, 1, 2]).steps("1").is_empty(), "no range");
     }
 
     #[test]
@@ -230,8 +293,18 @@ mod tests {
             |name: &str, values: &[&str]| vec![(name.to_owned(), values.iter().map(|v| (*v).to_owned()).collect())];
         assert_eq!(narrow(known(), &only("nomerges", &[]), &[]).unwrap(), [Knob::new("nomerges", 0, [0, 1, 2])]);
         assert_eq!(narrow(known(), &only("queue_depth", &["8"]), &[]).unwrap()[0].values, ["8"]);
+        let beyond = narrow(vec![Knob::number("queue_depth", "31", 1, 32)], &only("queue_depth", &["8", "64"]), &[]);
+        let text = "--knob queue_depth=64: this disk can have 1..=32; name values in that range";
+        assert_eq!(beyond.unwrap_err(), text);
         let fixed = [("nomerges".to_owned(), "2".to_owned())];
         assert_eq!(narrow(known(), &[], &fixed).unwrap().len(), 1);
+        let expire = Knob::new("iosched.read_expire", 500, [125]).only_when("scheduler", "mq-deadline");
+        let with = || vec![Knob::new("scheduler", "none", ["none", "mq-deadline"]), expire.clone()];
+        let fixed = |value: &str| [("scheduler".to_owned(), value.to_owned())];
+        assert_eq!(narrow(with(), &[], &fixed("mq-deadline")).unwrap(), [Knob { when: None, ..expire.clone() }]);
+        assert_eq!(narrow(with(), &[], &fixed("none")).unwrap(), []);
+        assert!(narrow(with(), &only("iosched.read_expire", &[]), &[]).unwrap_err().contains("add --knob scheduler"));
+        let fixed = [("nomerges".to_owned(), "2".to_owned())];
         assert!(narrow(known(), &only("nomerge", &[]), &[]).unwrap_err().contains("did you mean 'nomerges'?"));
         assert!(narrow(known(), &only("nomerges", &[]), &fixed).unwrap_err().contains("is fixed"));
     }

@@ -38,6 +38,8 @@ pub struct Rules<'a> {
     pub until: f64,
     /// Whether each round runs the default even if it is not the best point, because limits are relative to it.
     pub with_default: bool,
+    /// Length of the runs.
+    pub length: Length,
 }
 
 /// A point in a race.
@@ -51,6 +53,8 @@ pub struct Racer {
     pub left: Option<DropReason>,
     /// Gain over the best point, per round.
     gains: Vec<f64>,
+    /// Logarithm of the goal's metric, per round.
+    values: Vec<f64>,
     /// Margins to all limits, per round.
     margins: Vec<Vec<f64>>,
 }
@@ -79,6 +83,8 @@ pub struct Standing {
     pub family: String,
     /// Mean gain over the best point, a logarithm.
     pub gain: f64,
+    /// Geometric mean of the goal's metric.
+    pub value: f64,
     /// Standard error of the gain.
     pub error: f64,
     /// Smallest mean margin to a limit, a logarithm; infinite without limits.
@@ -92,7 +98,7 @@ pub struct Standing {
 impl Racer {
     /// Makes a racer that has not run.
     pub fn new(point: Point, family: impl Into<String>) -> Racer {
-        Racer { point, family: family.into(), left: None, gains: Vec::new(), margins: Vec::new() }
+        Racer { point, family: family.into(), left: None, gains: Vec::new(), values: Vec::new(), margins: Vec::new() }
     }
 
     fn mean(&self) -> f64 {
@@ -172,6 +178,12 @@ struct Figures {
     keeps: Vec<f64>,
 }
 
+/// Whether a run at `point` has all figures of the plan: a load may starve with one elevator and not with another.
+pub fn has_figures(rec: &mut Recorder<'_>, plan: &TunePlan, point: &Point, length: Length) -> Result<bool, Halt> {
+    let tried = rec.measure(Ask { point: point.clone(), length, load: None, entropy: plan.seed })?;
+    Ok(tried.good().is_some_and(|r| Figures::of(r, plan).is_some()))
+}
+
 impl Figures {
     /// Takes the figures from a reading; `None` if one of them is missing.
     fn of(reading: &Reading, plan: &TunePlan) -> Option<Figures> {
@@ -218,7 +230,7 @@ fn one_round(
             Entrant::Best => best.clone(),
             Entrant::Racer(i) => racers[i].point.clone(),
         };
-        let tried = rec.measure(Ask { point, length: Length::Short, load: None, entropy: seed })?;
+        let tried = rec.measure(Ask { point, length: rules.length, load: None, entropy: seed })?;
         let values = tried.good().and_then(|r| Figures::of(r, rules.plan));
         match (entrant, values) {
             (Entrant::Default, Some(v)) => defaults.push(v),
@@ -243,6 +255,7 @@ fn one_round(
     let default = Figures::mean(default).ok_or_else(|| fails(&nothing))?;
     for (i, found) in found {
         racers[i].gains.push(goal.gain(reference.goal, found.goal));
+        racers[i].values.push(found.goal.ln());
         let margins = keeps.iter().zip(&default.keeps).zip(&found.keeps);
         racers[i].margins.push(margins.map(|((k, d), v)| k.margin(*d, *v)).collect());
     }
@@ -314,6 +327,7 @@ fn standing(r: &Racer, spread: f64, worth: f64) -> Standing {
         point: r.point.clone(),
         family: r.family.clone(),
         gain,
+        value: mean(&r.values).exp(),
         error,
         margin,
         stayed: r.left.is_none(),

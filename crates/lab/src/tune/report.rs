@@ -52,11 +52,15 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
             let _ = writeln!(out, "  {sentence}");
         }
     }
-    if !r.findings.is_empty() && !out.ends_with("\n\n") {
+    let has_notes = !r.findings.is_empty() || !plan.without_effect.is_empty();
+    if has_notes && !out.ends_with("\n\n") {
         out.push('\n');
     }
     for finding in &r.findings {
         let _ = writeln!(out, "note: {finding}\n      {}", finding.advice());
+    }
+    for (names, why) in without_effect(plan) {
+        let _ = writeln!(out, "note: not searched: {names}: {why}");
     }
     if r.cut_short {
         let _ = writeln!(out, "note: the search used up its budget; a longer --budget tries more settings");
@@ -90,6 +94,11 @@ pub fn headline(plan: &TunePlan, r: &TuneResult) -> String {
             format!("{} keeps the limits, which the default does not; {}", r.winner, figure(plan, duel))
         }
         TuneVerdict::NoBetter => no_better(plan, r),
+        TuneVerdict::NotWorth => {
+            let duel = r.against_default.as_ref().expect("the most promising setting was confirmed");
+            let least = 100.0 * plan.detect;
+            format!("not worth a change: the most promising, {}: {}; less than {least:.1}%", duel.b, figure(plan, duel))
+        }
         TuneVerdict::CannotKeep => {
             let answer = r.impossible.as_ref().expect("says what cannot be");
             let reached = answer.duel.keeps.first().map_or_else(String::new, |k| {
@@ -133,6 +142,18 @@ fn no_better(plan: &TunePlan, r: &TuneResult) -> String {
             format!("{said} (the most promising, {}: {}{seen}{more})", duel.b, figure(plan, duel))
         }
     }
+}
+
+/// Knobs without effect, those with the same reason together.
+pub fn without_effect(plan: &TunePlan) -> Vec<(String, &str)> {
+    let mut found: Vec<(String, &str)> = Vec::new();
+    for (name, why) in &plan.without_effect {
+        match found.iter_mut().find(|(_, other)| other == why) {
+            Some((names, _)) => *names = format!("{names}, {name}"),
+            None => found.push((name.clone(), why)),
+        }
+    }
+    found
 }
 
 /// `a.iops +4.1% [+1.2%, +7.0%], 12 pairs, p = 0.004`.

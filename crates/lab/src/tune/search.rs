@@ -47,6 +47,8 @@ struct Tuner<'a> {
     full: f64,
     /// Seconds at which screening stops.
     until: f64,
+    /// Seconds that the probes for caps take; `None` if the budget does not allow them.
+    probes: Option<f64>,
     duels: u64,
     result: TuneResult,
 }
@@ -69,6 +71,7 @@ impl<'a> Tuner<'a> {
                 noise: 0.0,
                 full: first.seconds,
                 until: 0.0,
+                probes: None,
                 duels: 0,
                 result,
             });
@@ -86,7 +89,10 @@ impl<'a> Tuner<'a> {
                 100.0 * CONFIRM_SHARE
             )));
         }
-        result.findings = detect::probe(rec, plan, &first)?;
+        let probes = detect::probes_seconds(plan, &first);
+        if probes.is_some() {
+            result.findings.extend(detect::probe_credit(rec, plan, &first)?);
+        }
         rec.status.phase = "the default's noise".to_owned();
         let mut readings = Vec::new();
         for i in 0..BASELINE {
@@ -109,13 +115,19 @@ impl<'a> Tuner<'a> {
         result.noise = noise;
         let rules = plan.rules.iter().filter(|(_, p)| !p.is_empty()).count() as u32;
         let confirm = (f64::from(rules) * f64::from(2 * Plan::MIN_PAIRS + 2) + 60.0) * first.seconds;
-        let until = plan.budget_seconds - confirm.clamp(least, afford.max(least));
-        Ok(Tuner { plan, default_keeps, noise, full: first.seconds, until, duels: 0, result })
+        let confirm = confirm.clamp(least, afford.max(least)) + probes.unwrap_or(0.0);
+        let until = plan.budget_seconds - confirm;
+        Ok(Tuner { plan, default_keeps, noise, full: first.seconds, until, probes, duels: 0, result })
     }
 
     fn finish(mut self, rec: &mut Recorder<'_>) -> Result<TuneResult, Halt> {
         if self.result.verdict != TuneVerdict::Errors {
             self.search(rec)?;
+            if let Some(seconds) = self.probes {
+                // Under the recommended settings: what limits today's may be what the recommendation removes.
+                let winner = self.result.winner.clone();
+                self.result.findings.extend(detect::probe_caps(rec, self.plan, &winner, seconds)?);
+            }
         }
         self.result.unmodelled = std::mem::take(&mut rec.unmodelled).into_iter().collect();
         self.result.runs = rec.status.runs;
@@ -136,15 +148,32 @@ impl<'a> Tuner<'a> {
         let mut plan = self.plan.clone();
         for attempt in 0..2 {
             let mut climb = Climb::new(&plan, self.noise, self.until, SALT_CLIMB * (1 + attempt));
-            let (best, gain) = climb.run(rec, start.clone())?;
+            let is_last = attempt == 1;
+            if is_last {
+                climb.length = Length::Full;
+            }
+            let (mut best, mut gain) = climb.run(rec, start.clone())?;
+            if !plan.keeps.is_empty() {
+                (best, gain) = climb.finals(rec, &start)?;
+            }
             let (best, unneeded) = climb.minimal(rec, best)?;
             self.result.points += climb.points() as u32;
             self.result.cut_short |= climb.cut_short;
+            if best == start && !plan.keeps.is_empty() && !is_last && !climb.seen.is_empty() {
+                // No point kept in full runs what it promised in short ones: search once more, in full runs.
+                continue;
+            }
+            // Nothing promised enough: confirm how little the best of it gains.
+            let (best, gain) = match climb.nearest {
+                Some(nearest) if best.is_empty() => (nearest.point, nearest.gain),
+                _ => (best, gain),
+            };
             if best.is_empty() {
                 return Ok(());
             }
             let won = self.confirm(rec, "the default", &Point::default(), &best, gain)?;
-            let better = won.verdict == Verdict::BIsFaster;
+            let is_small = won.gains_less_than(&self.plan.goal, self.plan.detect);
+            let better = won.verdict == Verdict::BIsFaster && !is_small;
             let kept = won.keeps_all();
             self.result.unneeded = unneeded;
             self.result.against_default = Some(won.clone());
@@ -154,9 +183,13 @@ impl<'a> Tuner<'a> {
                 return self.against_rules(rec);
             }
             if kept || !better {
+                let is_measured = matches!(won.verdict, Verdict::BIsFaster | Verdict::NoDifferenceShown);
+                if is_small && is_measured {
+                    self.result.verdict = TuneVerdict::NotWorth;
+                }
                 return Ok(());
             }
-            // The candidate is better, but misses a limit that short runs showed as kept: search again, with that limit tightened.
+            // The candidate is better, but misses a limit: search again, in full runs and with that limit tightened.
             tighten(&mut plan.keeps, &won);
         }
         Ok(())
@@ -326,7 +359,8 @@ fn measured(plan: &TunePlan, reading: &Reading) -> Result<(), Halt> {
     }
 }
 
-/// Tightens each missed limit by one and a half times the miss, and a little more.
+/// Tightens each missed limit by one and a half times the miss, and a little more; by 3 % at most, because a larger miss
+/// comes from short runs and not from chance.
 fn tighten(keeps: &mut [Keep], won: &Duel) {
     use super::objective::Bound;
     for (keep, kept) in keeps.iter_mut().zip(&won.keeps).filter(|(_, kept)| !kept.kept) {
@@ -335,7 +369,7 @@ fn tighten(keeps: &mut [Keep], won: &Duel) {
             (Bound::Absolute(_), _, Some(value)) => -keep.margin(1.0, value),
             _ => 0.0,
         };
-        let factor = (1.5 * missed.max(0.0) + 0.005).exp();
+        let factor = (1.5 * missed.max(0.0) + 0.005).min(0.03).exp();
         let scale = |x: f64| if keep.at_least { x * factor } else { x / factor };
         keep.bound = match keep.bound {
             Bound::OfDefault(x) => Bound::OfDefault(scale(x)),

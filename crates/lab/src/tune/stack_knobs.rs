@@ -8,19 +8,18 @@
 use std::sync::Arc;
 
 use blk::elevator::MqElevator;
+use blk::id::BLK_MQ_MAX_DEPTH;
 use blk::lock::Lock;
 use blk::queue::RequestQueue;
-use blk::settings::QueueConfig;
+use blk::settings::{BLKDEV_MIN_RQ, MAX_SCHED_RQ, QueueConfig};
 use host::disk::Disk;
 use host::driver::null::{Null, NullOptions};
 
 use super::point::{Knob, Knobs, Point};
 use crate::stack::Setting;
 
-/// Powers of two to try for a depth.
-pub(super) const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];
-/// Request sizes to try, KiB.
-pub(super) const SECTORS_KB: [u64; 5] = [64, 128, 256, 512, 1280];
+/// Smallest request to try, KiB: the kernel takes no less than a page.
+pub(super) const SECTORS_KB_MIN: u64 = 4;
 /// Elevators to try, with their tunables.
 const ELEVATORS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "a recommendation has forms for kernels, which do not have it")]);
@@ -37,38 +36,57 @@ const TUNABLES: [&str; 9] = [
     "iosched.low_latency",
 ];
 
+/// Where the ranges of a disk's settings end. Values beyond are another disk's.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// Hardware queues of the disk, at most.
+    pub hw_queues: u32,
+    /// Tags of each hardware queue, at most; for SCSI also the commands of the LUN.
+    pub tags: u32,
+    /// Largest request, KiB.
+    pub sectors_kb: u64,
+    /// Whether the path to the disk can also be the single-queue one.
+    pub has_sq: bool,
+}
+
+impl Ends {
+    /// The ends for a disk whose driver has as many queues and tags as the stack takes.
+    pub fn of<L: Lock>(queue: &RequestQueue<L>) -> Ends {
+        let cpus = u32::from(queue.config().topology.nr_cpus);
+        let sectors_kb = u64::from(queue.limits().max_hw_sectors / 2);
+        Ends { cpus, hw_queues: cpus, tags: BLK_MQ_MAX_DEPTH, sectors_kb, has_sq: true }
+    }
+}
+
 /// Knobs and rules of a disk whose settings in effect are `now`.
-pub fn of<L: Lock>(queue: &RequestQueue<L>, now: &[Setting]) -> Knobs {
-    let cpus = u32::from(queue.config().topology.nr_cpus);
-    let knobs = knobs(now, cpus, u64::from(queue.limits().max_hw_sectors / 2));
+pub fn of(now: &[Setting], ends: Ends) -> Knobs {
+    let knobs = knobs(now, ends);
     let queues = knobs.iter().find(|k| k.name == "nr_hw_queues").map_or_else(String::new, |k| k.default.clone());
-    let rules = rules(cpus, &queues);
+    let rules = rules(ends.cpus, &queues);
     (knobs, rules)
 }
 
-/// The knobs of a stack whose settings in effect are `now`, on `cpus` CPUs; `max_hw_sectors_kb` is the device's.
-pub fn knobs(now: &[Setting], cpus: u32, max_hw_sectors_kb: u64) -> Vec<Knob> {
+/// The knobs of a stack whose settings in effect are `now`.
+pub fn knobs(now: &[Setting], ends: Ends) -> Vec<Knob> {
     let value = |name: &str| now.iter().find(|s| s.name == name).map(|s| s.value.clone());
     let mut all = Vec::new();
-    let mut add = |name: &str, values: Vec<String>| {
-        if let Some(default) = value(name) {
-            all.push(Knob::new(name, default, values));
-        }
-    };
-    let text = |values: &[u64]| values.iter().map(u64::to_string).collect::<Vec<_>>();
-    let words = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
-    add("nr_hw_queues", text(&queue_counts(cpus)));
-    add("queue_depth", text(&DEPTHS));
+    let mut add = |name: &str, make: &dyn Fn(&str) -> Knob| all.extend(value(name).map(|default| make(&default)));
+    let tags = u64::from(ends.tags);
+    add("nr_hw_queues", &|now| Knob::new("nr_hw_queues", now, queue_counts(ends.cpus.min(ends.hw_queues))));
+    add("queue_depth", &|now| Knob::number("queue_depth", now, 1, tags));
     // Only SCSI disks of simulated machines have this setting.
-    add("lun_queue_depth", text(&DEPTHS));
-    add("nr_requests", text(&DEPTHS));
-    add("scheduler", words(&ELEVATORS));
-    let sizes: Vec<u64> = SECTORS_KB.into_iter().filter(|kb| *kb <= max_hw_sectors_kb).collect();
-    add("max_sectors_kb", text(&sizes));
-    add("nomerges", words(&["0", "1", "2"]));
-    add("rq_affinity", words(&["0", "1", "2"]));
-    add("wbt_lat_usec", words(&["0", "2000", "75000"]));
-    add("mode", words(&["mq", "sq"]));
+    add("lun_queue_depth", &|now| Knob::number("lun_queue_depth", now, 1, tags));
+    add("nr_requests", &|now| Knob::number("nr_requests", now, BLKDEV_MIN_RQ.into(), MAX_SCHED_RQ.into()));
+    add("scheduler", &|now| Knob::new("scheduler", now, ELEVATORS));
+    add("max_sectors_kb", &|now| Knob::number("max_sectors_kb", now, SECTORS_KB_MIN, ends.sectors_kb));
+    add("nomerges", &|now| Knob::new("nomerges", now, [0, 1, 2]));
+    add("rq_affinity", &|now| Knob::new("rq_affinity", now, [0, 1, 2]));
+    add("wbt_lat_usec", &|now| Knob::new("wbt_lat_usec", now, [0, 2000, 75000]));
+    if ends.has_sq {
+        add("mode", &|now| Knob::new("mode", now, ["mq", "sq"]));
+    }
     all.extend(ELEVATORS.iter().flat_map(|elevator| tunables(elevator)));
     all
 }
@@ -95,7 +113,9 @@ pub(super) fn tunables(elevator: &str) -> Vec<Knob> {
     let knob = |t: blk::elevator::Tunable| {
         let values = if t.max <= 1 { vec![1 - t.value.min(1)] } else { vec![t.value / 4, t.value.saturating_mul(4)] };
         let values = values.into_iter().map(|v| v.clamp(t.min, t.max)).filter(|v| *v != t.value);
-        Knob::new(&format!("iosched.{}", t.name), t.value, values.collect::<Vec<_>>()).only_when("scheduler", elevator)
+        let knob = Knob::new(&format!("iosched.{}", t.name), t.value, values.collect::<Vec<_>>());
+        let knob = if t.max > 1 { knob.within(t.min, t.max) } else { knob };
+        knob.only_when("scheduler", elevator)
     };
     wanted.map(knob).collect()
 }
@@ -131,6 +151,10 @@ mod tests {
         );
     }
 
+    fn ends(cpus: u32, sectors_kb: u64) -> Ends {
+        Ends { cpus, hw_queues: cpus, tags: 1024, sectors_kb, has_sq: true }
+    }
+
     /// Settings that are not tuned, each with its reason.
     const NOT_TUNED: [(&str, &str); 18] = [
         ("nr_cpus", "what the host has"),
@@ -158,7 +182,7 @@ mod tests {
     fn each_setting_and_tunable_is_tuned_or_left_out_with_a_reason() {
         let setting = |name: &str| Setting { name: name.into(), value: "1".into(), default: true, help: String::new() };
         let now: Vec<Setting> = SETTINGS.iter().map(|s| setting(s.name)).collect();
-        let tuned: Vec<String> = knobs(&now, 4, 1280).into_iter().map(|k| k.name).collect();
+        let tuned: Vec<String> = knobs(&now, ends(4, 1280)).into_iter().map(|k| k.name).collect();
         let mut all: Vec<String> = SETTINGS.iter().map(|s| s.name.to_owned()).collect();
         all.retain(|name| !LIMIT_NAMES.contains(&name.as_str()));
         for elevator in MqElevator::ALL.iter().filter(|e| ELEVATORS.contains(&e.name())) {
@@ -183,13 +207,13 @@ mod tests {
             help: String::new(),
         };
         let now = [setting("nr_hw_queues", "6"), setting("scheduler", "none"), setting("max_sectors_kb", "128")];
-        let all = knobs(&now, 6, 256);
+        let all = knobs(&now, ends(6, 256));
         let of = |name: &str| all.iter().find(|k| k.name == name);
         assert_eq!(
             of("nr_hw_queues").map(|k| (k.default.as_str(), k.values.join(" "))),
             Some(("6", "1 2 3 4 6".into()))
         );
-        assert_eq!(of("max_sectors_kb").map(|k| k.values.join(" ")), Some("64 128 256".into()));
+        assert_eq!(of("max_sectors_kb").map(|k| k.values.join(" ")), Some("4 16 64 128 256".into()));
         assert!(of("queue_depth").is_none(), "the target does not have it");
         let expire = of("iosched.read_expire").expect("mq-deadline's");
         assert_eq!(
@@ -197,6 +221,12 @@ mod tests {
             ("500", Some(("scheduler".into(), "mq-deadline".into())))
         );
         assert_eq!(expire.values, ["125", "2000"]);
+        // A SATA disk: one queue of 32 tags. The kernel's driver takes no other values.
+        let sata = Ends { hw_queues: 1, tags: 32, has_sq: false, ..ends(8, 1024) };
+        let now = [setting("nr_hw_queues", "1"), setting("queue_depth", "32"), setting("mode", "mq")];
+        let of: Vec<String> = knobs(&now, sata).iter().map(|k| format!("{}: {}", k.name, k.values.join(" "))).collect();
+        assert_eq!(of[..2], ["nr_hw_queues: 1", "queue_depth: 1 4 16 32"]);
+        assert!(of[2].starts_with("iosched."), "{of:?}");
         let names: Vec<String> = rules(2, "2").iter().map(|(_, p)| p.to_string()).collect();
         assert_eq!(names, ["nr_hw_queues=1", "nr_hw_queues=4", "default", "nr_hw_queues=1", "default"]);
     }

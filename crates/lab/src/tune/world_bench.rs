@@ -21,9 +21,10 @@ use workload::schedule::Instance;
 use workload::stats::JobStats;
 
 use super::bench::{Ask, Bench, BenchError, Length, Load, Reading, Snapshot};
+use super::no_effect::LeftOut;
 use super::objective::{ALL_JOBS, MetricId, Quantity};
 use super::point::{Knob, Point};
-use super::target_knobs;
+use super::{no_effect, target_knobs};
 use crate::metric::{RunMetrics, latency_of};
 use crate::run::{Observer, Run, RunSpec};
 use crate::simulated::Simulated;
@@ -45,6 +46,8 @@ pub struct WorldBench<'a> {
     seconds: Option<(f64, f64)>,
     stop: Arc<AtomicBool>,
     knobs: Vec<Knob>,
+    without_effect: LeftOut,
+    today: Vec<(String, String)>,
     rules: Vec<(String, Point)>,
     /// The first answer of [`World::behind`].
     behind: Option<String>,
@@ -93,7 +96,24 @@ impl<'a> WorldBench<'a> {
         };
         knobs.extend(target_knobs::knobs(target.as_deref()));
         knobs.extend(free.iter().map(|(name, values)| load_knob(&file, name, values)));
-        Ok(WorldBench { file, target, base, seconds, stop, knobs, rules, behind, force, observe })
+        let today = knobs.iter().filter(|k| k.when.is_none()).map(|k| (k.name.clone(), k.default.clone())).collect();
+        let here = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let cpus = world::cpus_of(target.as_deref()).unwrap_or_else(here);
+        let (knobs, without_effect) = no_effect::split(knobs, &file, cpus);
+        Ok(WorldBench {
+            file,
+            target,
+            base,
+            seconds,
+            stop,
+            knobs,
+            without_effect,
+            today,
+            rules,
+            behind,
+            force,
+            observe,
+        })
     }
 
     /// The identity of the target's device or machine, from [`World::behind`]. All runs use that one.
@@ -265,6 +285,14 @@ impl Bench for WorldBench<'_> {
 
     fn knobs(&self) -> Vec<Knob> {
         self.knobs.clone()
+    }
+
+    fn without_effect(&self) -> LeftOut {
+        self.without_effect.clone()
+    }
+
+    fn today(&self) -> Vec<(String, String)> {
+        self.today.clone()
     }
 
     fn rules(&self) -> Vec<(String, Point)> {

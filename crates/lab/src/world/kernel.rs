@@ -61,7 +61,7 @@ impl World for KernelDevices {
             now,
             writable: kernel::writable(device),
             schedulers: kernel::schedulers(device),
-            direct_only: spec.file.jobs.iter().all(|j| j.direct),
+            nr_tags: device.nr_tags(),
         };
         Ok((kernel_knobs::knobs(&disk), kernel_knobs::rules(&disk)))
     }

@@ -19,7 +19,7 @@ use host::run::{DiskOutcome, LogFiles, RunOutcome, ThreadEnd};
 use host::target::{TargetSpec, has_kind};
 use sim::machine::jobs::{self, DiskSpec, JobsRun, refusal};
 use sim::scenario::build::{self, Built};
-use sim::scenario::file::{Row, Scalar, Scenario};
+use sim::scenario::file::{Attach, Row, Scalar, Scenario};
 use sim::scenario::unmodelled::Traffic;
 use workload::job::{Dir, Job, JobFile};
 use workload::schedule;
@@ -30,7 +30,7 @@ use crate::run::{Observer, Run, RunSpec};
 use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 use crate::tune::point::Knobs;
-use crate::tune::stack_knobs;
+use crate::tune::stack_knobs::{self, Ends};
 use watch::{Sampled, Sampler};
 
 /// Largest machine file that is read.
@@ -82,7 +82,16 @@ impl World for SimulatedMachines {
             jobs::idle(scenario.machine, scenario.costs, &built.disk).map_err(|e| Error::usage(e.to_string()))?;
         let mut now = stack::in_effect(machine.disk(0), spec.settings);
         now.extend(lun_queue_depth(&built.disk, spec.settings));
-        Ok(stack_knobs::of(machine.disk(0), &now))
+        let (cpus, disk) = (scenario.machine.cpus(), &scenario.disk);
+        let ends = Ends {
+            hw_queues: disk.hw_queues_max(cpus),
+            // Tags that the user gave the disk are there.
+            tags: disk.queue_depth.max(built.disk.config.queue_depth),
+            // Drivers of NVMe and virtio never had the single-queue path.
+            has_sq: matches!(disk.attach, Attach::Scsi | Attach::Mmc),
+            ..Ends::of(machine.disk(0))
+        };
+        Ok(stack_knobs::of(&now, ends))
     }
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {

@@ -12,4 +12,5 @@ mod fio_parity;
 mod fuzz_seeds;
 mod sim_world;
 mod tune_honesty;
+mod tune_optimum;
 mod tune_resume;

@@ -218,6 +218,16 @@ fn asked(scenario: &Scenario, row: &Row) -> Result<RowSettings, SettingError> {
             asked.effective.insert(name, value);
         }
     }
+    let most = asked.disk.hw_queues_max(scenario.machine.cpus());
+    if most < scenario.machine.cpus() {
+        let queues = asked.config.nr_hw_queues.map_or(most, u32::from);
+        if queues > most {
+            let text =
+                format!("must be at most {most}, the hardware queues of [disk]; lower it or raise disk.hw_queues");
+            return Err(SettingError(format!("nr_hw_queues={queues}: {text}")));
+        }
+        asked.config.nr_hw_queues = Some(queues as u16);
+    }
     if asked.config.mode == Mode::Sq {
         asked.config.nr_hw_queues = None;
     }

@@ -34,6 +34,9 @@ pub struct Disk {
     /// Its driver in a kernel, where that is known and `attach` is `direct`.
     #[serde(default)]
     pub driver: DriverKind,
+    /// Maximum number of hardware queues; 0 = one per CPU.
+    #[serde(default)]
+    pub hw_queues: u16,
     /// LUNs that the disk is striped over; caps apply to all of them together.
     #[serde(default = "one_lun")]
     pub luns: u16,
@@ -135,6 +138,16 @@ pub struct DiskChange {
 }
 
 impl Disk {
+    /// Returns the largest number of hardware queues on a machine with `cpus` CPUs.
+    pub fn hw_queues_max(&self, cpus: u32) -> u32 {
+        match (self.attach, self.hw_queues) {
+            // The MMC driver has one queue.
+            (Attach::Mmc, _) => 1,
+            (_, 0) => cpus,
+            (_, most) => cpus.min(most.into()),
+        }
+    }
+
     /// Returns about how long a read takes.
     pub fn mean_read_us(&self) -> f64 {
         self.hdd.map_or(self.read_us, |h| h.seek_avg_us + 30e6 / f64::from(h.rpm))

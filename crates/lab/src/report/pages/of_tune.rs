@@ -95,6 +95,7 @@ fn verdict(plan: &TunePlan, r: &TuneResult) -> Verdict {
         TuneVerdict::Better => (Tone::Good, "Better settings"),
         TuneVerdict::LimitKept => (Tone::Good, "Limits kept"),
         TuneVerdict::NoBetter => (Tone::Neutral, "Nothing better"),
+        TuneVerdict::NotWorth => (Tone::Neutral, "Not worth it"),
         TuneVerdict::CannotKeep => (Tone::Bad, "Cannot be kept"),
         TuneVerdict::Errors => (Tone::Bad, "Errors"),
     };
@@ -124,6 +125,9 @@ fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
         Unit::Percent.text(100.0 * r.noise)
     );
     let mut table = Table::new("", &["setting", "default", tried(r), "values that were searched"]);
+    let left_out =
+        report::without_effect(plan).into_iter().map(|(names, why)| format!(" Not searched: {names}: {why}."));
+    let left_out: String = left_out.collect();
     for knob in &plan.knobs {
         let value = r.winner.get(&knob.name);
         table.row(vec![
@@ -140,6 +144,7 @@ fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
         let names: Vec<&str> = r.unmodelled.iter().map(|(point, _)| point.as_str()).collect();
         table.note += &format!(" Cannot tell: {}: {why}.", names.join("; "));
     }
+    table.note = format!("{}{left_out}", table.note).trim_start().to_owned();
     Section::new("choice", "What to set", lead).with(table)
 }
 

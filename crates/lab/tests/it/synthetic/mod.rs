@@ -120,6 +120,8 @@ pub fn plan(keeps: &[&str], seed: u64) -> TunePlan {
         goal: Goal { metric: MetricId { job: "a".into(), quantity: Quantity::Iops } },
         keeps: keeps.iter().map(|k| Keep::parse(k, &jobs).unwrap()).collect(),
         knobs: machine.knobs(),
+        without_effect: Vec::new(),
+        today: Vec::new(),
         rules: machine.rules(),
         base: Vec::new(),
         target: "synthetic".into(),
