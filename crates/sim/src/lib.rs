@@ -35,6 +35,7 @@ pub mod set_harness;
 pub mod contents;
 pub mod trace;
 mod describe;
+mod wrapped;
 pub mod pressure;
 mod liveness;
 pub mod machine;

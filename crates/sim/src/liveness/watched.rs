@@ -9,12 +9,12 @@ use super::k2::K2;
 use super::kyber::Kyber;
 use super::mq_deadline::MqDeadline;
 use super::{Held, Rules};
-use crate::Lock;
 use crate::pressure::bound::SeenRequest;
-use crate::pressure::unfair::{StarvingElevator, forward_to_inner};
+use crate::pressure::unfair::StarvingElevator;
+use crate::wrapped::{built_in, forward_to_inner};
 use blk::bio::{IoPrioClass, OpFlags};
 use blk::elevator::{
-    BioMerge, BioRef, CustomElevator, DiskShape, Elevator, ElvCx, MqElevator, bfq, for_map, k2, kyber, mq_deadline,
+    BioMerge, BioRef, CustomElevator, DiskShape, Elevator, ElvCx, MqElevator, bfq, k2, kyber, mq_deadline,
 };
 use blk::id::HctxId;
 use blk::request::{RequestId, Rq};
@@ -55,8 +55,7 @@ fn watch(
         MqElevator::Bfq => Box::new(Bfq::default()),
         MqElevator::K2 => Box::new(K2::default()),
     };
-    let made = for_map::<Lock>(elevator.name(), disk.nr_slab_requests, disk.map, disk.nr_requests);
-    let inner = plant(made.expect("a name that exists").expect("not none"));
+    let inner = plant(built_in(elevator.name(), disk));
     rules.tuned(&inner.tunables());
     let books = Books { rules, held: BTreeMap::new(), out: BTreeMap::new(), next_id: 0 };
     Box::new(Watched { inner, books: Mutex::new(books) })

@@ -3,6 +3,7 @@
 
 use super::bound::{HCTXS, LIMITS};
 use crate::rng::Rng;
+use crate::wrapped::forward_to_inner;
 use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, MqElevator, bfq};
 use blk::id::HctxId;
 use blk::request::Rq;
@@ -67,41 +68,6 @@ impl StarvingElevator {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Forwards to `inner` the methods that neither take requests nor return any. A default would hide what the elevator behind
-/// it does.
-macro_rules! forward_to_inner {
-    () => {
-        fn name(&self) -> &'static str {
-            self.inner.name()
-        }
-
-        fn may_hold(&self) -> bool {
-            self.inner.may_hold()
-        }
-
-        fn next_run(&self) -> Option<blk::time::Instant> {
-            self.inner.next_run()
-        }
-
-        fn limit_depth(&self, op: blk::bio::Op, flags: blk::bio::OpFlags) -> Option<u32> {
-            self.inner.limit_depth(op, flags)
-        }
-
-        fn limit_depth_of(&self, by: blk::id::SubmitterId, op: blk::bio::Op, flags: blk::bio::OpFlags) -> Option<u32> {
-            self.inner.limit_depth_of(by, op, flags)
-        }
-
-        fn debug(&self) -> Vec<blk::elevator::DebugAttr> {
-            self.inner.debug()
-        }
-
-        fn tunables(&self) -> Vec<blk::elevator::Tunable> {
-            self.inner.tunables()
-        }
-    };
-}
-pub(crate) use forward_to_inner;
 
 impl Elevator for StarvingElevator {
     forward_to_inner!();

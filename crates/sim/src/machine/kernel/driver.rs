@@ -4,7 +4,7 @@
 //! Guarantees: a driver without locks, and a machine with mqblk's layer, cost nothing here.
 
 use super::lock::KernelLock;
-use super::sites::{DRIVERS, DriverSites};
+use super::sites::{self, DriverSites};
 use serde::Deserialize;
 
 /// The driver of a disk that is attached directly.
@@ -44,7 +44,11 @@ pub(crate) struct DriverLocks {
 impl DriverLocks {
     /// The locks of a driver.
     pub fn of(driver: DriverKind) -> DriverLocks {
-        let sites = DRIVERS.iter().find(|sites| sites.driver == driver.name());
+        let sites = match driver {
+            DriverKind::Other | DriverKind::NullBlk => None,
+            DriverKind::Nvme => Some(&sites::NVME),
+            DriverKind::VirtioBlk => Some(&sites::VIRTIO_BLK),
+        };
         DriverLocks { sites, queues: Vec::new() }
     }
 

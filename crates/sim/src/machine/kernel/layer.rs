@@ -3,12 +3,12 @@
 //!
 //! Guarantees: a version is compared by its two numbers, so a rule that began with a version holds for all later ones.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde::{Deserialize, Deserializer, de::Error};
 use std::fmt;
 use std::str::FromStr;
 
 /// See the module's text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layer {
     /// mqblk's: the elevator's lock is taken once per batch.
     #[default]
@@ -17,7 +17,7 @@ pub enum Layer {
     Linux(u16, u16),
 }
 
-/// The first and the last version whose locks are known, and the first with blk-mq.
+/// The first and the last version that a file may name.
 const FIRST: (u16, u16) = (2, 6);
 const LAST: (u16, u16) = (7, 3);
 
@@ -69,12 +69,6 @@ impl FromStr for Layer {
 impl<'de> Deserialize<'de> for Layer {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Layer, D::Error> {
         String::deserialize(d)?.parse().map_err(D::Error::custom)
-    }
-}
-
-impl Serialize for Layer {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
     }
 }
 

@@ -116,11 +116,18 @@ pub(crate) struct KernelLock(Mutex<Holds>);
 impl KernelLock {
     /// The running CPU waits for the lock, holds it as the site says, and releases it.
     pub fn take(&self, site: &LockSite) {
-        self.take_scaled(site.hold_ns.into(), site.lines.into());
+        self.take_with(site, (0, 0), 0);
     }
 
-    /// As [`KernelLock::take`], for a time and lines as in the kernel's table.
-    pub fn take_scaled(&self, hold_ns: u64, lines: u64) {
+    /// As [`KernelLock::take`], in a hold that `n` more requests prolong, each by a time and by lines.
+    pub fn take_with(&self, site: &LockSite, (hold_ns, lines): (u32, u32), n: u64) {
+        self.take_scaled(
+            u64::from(site.hold_ns) + u64::from(hold_ns) * n,
+            u64::from(site.lines) + u64::from(lines) * n,
+        );
+    }
+
+    fn take_scaled(&self, hold_ns: u64, lines: u64) {
         let Some((cpu, asked, begun)) = meter::ask_for_lock() else { return };
         let mut holds = self.0.lock();
         while holds.busy.front().is_some_and(|(_, to)| *to <= begun) {

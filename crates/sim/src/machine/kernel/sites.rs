@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where the kernel takes which lock: the table from which contention follows.
 //!
-//! `hold_ns` is the time inside the lock on a core whose caches have everything, at 3 to 5 GHz. `lines` are the cache lines that
+//! `hold_ns` is the time inside the lock on a core whose caches have everything, at about 2.4 GHz. `lines` are the cache lines that
 //! the code inside reads after another CPU wrote them: the lock's own, those of the elevator's lists and counters, and those of
 //! the neighbours of a request in a tree or a list, which other CPUs allocated. `[costs.kernel]` of a file scales all of both.
 
@@ -31,15 +31,15 @@ pub struct ElevatorSites {
     pub insert: LockSite,
     /// What each request of the list adds to that hold; `None`: each request takes the lock for itself.
     pub insert_each: Option<(u32, u32)>,
-    /// Dispatching: once per request, and once more to find that there is none.
+    /// Dispatching: once per request.
     pub dispatch: LockSite,
     /// What each further request of a batch adds to that hold, where the kernel dispatches batches. The next request is a
     /// neighbour of the one before.
     pub dispatch_more: (u32, u32),
-    /// Finding none.
+    /// Finding none, because the elevator holds back what it has.
     pub dispatch_none: LockSite,
     /// Completing: once per request.
-    pub finish: Option<LockSite>,
+    pub finish: LockSite,
     /// Each hardware queue has a lock of its own.
     pub per_hctx: bool,
     /// Work of a request without the lock that a disk without an elevator does not have: a second tag, and completion one by
@@ -64,7 +64,7 @@ pub const MQ_DEADLINE: ElevatorSites = ElevatorSites {
     dispatch: site("dd->lock", "dd_dispatch_request", DD_FILE, 120, 13),
     dispatch_more: (80, 1),
     dispatch_none: site("dd->lock", "dd_dispatch_request", DD_FILE, 30, 5),
-    finish: Some(site("per_prio->stats.completed", "dd_finish_request", DD_FILE, 10, 1)),
+    finish: site("per_prio->stats.completed", "dd_finish_request", DD_FILE, 10, 1),
     per_hctx: false,
     unlocked_ns: 250,
 };
@@ -78,7 +78,7 @@ pub const BFQ: ElevatorSites = ElevatorSites {
     dispatch: site("bfqd->lock", "bfq_dispatch_request", BFQ_FILE, 450, 14),
     dispatch_more: (350, 1),
     dispatch_none: site("bfqd->lock", "bfq_dispatch_request", BFQ_FILE, 50, 5),
-    finish: Some(site("bfqd->lock", "bfq_finish_requeue_request", BFQ_FILE, 200, 6)),
+    finish: site("bfqd->lock", "bfq_finish_requeue_request", BFQ_FILE, 200, 6),
     per_hctx: false,
     unlocked_ns: 250,
 };
@@ -92,7 +92,7 @@ pub const KYBER: ElevatorSites = ElevatorSites {
     dispatch: site("khd->lock", "kyber_dispatch_request", KYBER_FILE, 160, 5),
     dispatch_more: (160, 5),
     dispatch_none: site("khd->lock", "kyber_dispatch_request", KYBER_FILE, 40, 5),
-    finish: Some(site("kqd->domain_tokens", "kyber_finish_request", KYBER_FILE, 60, 2)),
+    finish: site("kqd->domain_tokens", "kyber_finish_request", KYBER_FILE, 60, 2),
     per_hctx: true,
     unlocked_ns: 250,
 };
@@ -100,8 +100,6 @@ pub const KYBER: ElevatorSites = ElevatorSites {
 /// The sites of a driver's lock, of which each hardware queue has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverSites {
-    /// The driver's name.
-    pub driver: &'static str,
     /// Submitting: once per request.
     pub each: Option<LockSite>,
     /// Submitting: once per batch.
@@ -110,21 +108,16 @@ pub struct DriverSites {
     pub complete: Option<LockSite>,
 }
 
-const NVME: &str = "drivers/nvme/host/pci.c";
-const VIRTIO: &str = "drivers/block/virtio_blk.c";
+const NVME_FILE: &str = "drivers/nvme/host/pci.c";
+const VIRTIO_FILE: &str = "drivers/block/virtio_blk.c";
 
-/// The drivers with locks.
-pub const DRIVERS: [DriverSites; 2] = [
-    DriverSites {
-        driver: "nvme",
-        each: None,
-        batch: Some(site("nvmeq->sq_lock", "nvme_queue_rqs", NVME, 60, 2)),
-        complete: None,
-    },
-    DriverSites {
-        driver: "virtio_blk",
-        each: Some(site("vblk->vqs[i].lock", "virtio_queue_rq", VIRTIO, 200, 4)),
-        batch: None,
-        complete: Some(site("vblk->vqs[i].lock", "virtblk_done", VIRTIO, 120, 3)),
-    },
-];
+/// NVMe over PCI.
+pub const NVME: DriverSites =
+    DriverSites { each: None, batch: Some(site("nvmeq->sq_lock", "nvme_queue_rqs", NVME_FILE, 60, 2)), complete: None };
+
+/// virtio-blk.
+pub const VIRTIO_BLK: DriverSites = DriverSites {
+    each: Some(site("vblk->vqs[i].lock", "virtio_queue_rq", VIRTIO_FILE, 200, 4)),
+    batch: None,
+    complete: Some(site("vblk->vqs[i].lock", "virtblk_done", VIRTIO_FILE, 120, 3)),
+};
