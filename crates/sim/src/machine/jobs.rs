@@ -12,7 +12,7 @@ use super::kernel::driver::DriverKind;
 use super::kernel::{self, Layer};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
-pub use super::station::{OpTimes, Spent};
+pub use super::station::{OpTimes, Spent, Sums};
 pub use super::task::CpuWaits;
 use super::world::{CpuTimes, Machine, START_NS};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;

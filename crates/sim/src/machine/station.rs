@@ -11,6 +11,7 @@ use super::service::{Job, Service};
 use blk::bio::Op;
 use blk::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,12 +47,28 @@ pub struct Spent {
     pub device_ns: u64,
     /// From completion at the device until collection.
     pub back_ns: u64,
-    /// Requests that reached the device.
-    pub sent: u64,
+    /// The requests that reached the device.
+    pub sent: Sums,
+}
+
+/// Requests with data that reached a device, sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sums {
+    /// Requests.
+    pub requests: u64,
     /// Their sectors.
     pub sectors: u64,
     /// Sectors between the end of the request before and the beginning of each.
     pub distance: u64,
+}
+
+impl Sums {
+    /// Adds the requests of `other`.
+    pub fn add(&mut self, other: &Sums) {
+        self.requests += other.requests;
+        self.sectors += other.sectors;
+        self.distance += other.distance;
+    }
 }
 
 /// [`Spent`] for each operation.
@@ -71,9 +88,7 @@ impl OpTimes {
             a.before_ns += b.before_ns;
             a.device_ns += b.device_ns;
             a.back_ns += b.back_ns;
-            a.sent += b.sent;
-            a.sectors += b.sectors;
-            a.distance += b.distance;
+            a.sent.add(&b.sent);
         }
     }
 }
@@ -195,16 +210,15 @@ impl<T> Queue<'_, T> {
         let seen = &mut inner.seen.0[job.op as usize];
         seen.before_ns += begun_ns.saturating_sub(made.as_ns());
         if job.op.has_data() {
-            seen.sent += 1;
-            seen.sectors += u64::from(job.nr_sectors);
-            seen.distance += job.sector.abs_diff(inner.end);
+            let distance = job.sector.abs_diff(inner.end);
+            seen.sent.add(&Sums { requests: 1, sectors: job.nr_sectors.into(), distance });
             inner.end = job.sector + u64::from(job.nr_sectors);
         }
         let slot = &mut inner.hctxs[hctx].requests[job.tag as usize];
         assert!(slot.is_none(), "tag {} of hctx {hctx} is with the device already", job.tag);
         *slot = Some(Outstanding { request, op: job.op, begun_ns });
         match inner.service.done_at(job, Instant::from_ns(begun_ns)) {
-            Some(at) => inner.decided(job, at.as_ns()),
+            Some(at) => inner.decided(job, begun_ns, at.as_ns()),
             None => {
                 inner.undecided += 1;
                 inner.await_choice();
@@ -262,11 +276,10 @@ impl<T> Queue<'_, T> {
 }
 
 impl<T> Inner<T> {
-    /// Takes note of when a request completes.
+    /// Takes note of when a request completes that began at `begun_ns`.
     #[inline]
-    fn decided(&mut self, job: &Job, at: u64) {
+    fn decided(&mut self, job: &Job, begun_ns: u64, at: u64) {
         let h = &mut self.hctxs[usize::from(job.hctx)];
-        let begun_ns = h.requests[job.tag as usize].as_ref().expect("it is with the device").begun_ns;
         self.seen.0[job.op as usize].device_ns += at - begun_ns;
         h.is_ahead |= h.due.peek().is_none_or(|Reverse((first, _))| at < *first);
         h.due.push(Reverse((at, job.tag)));
@@ -280,7 +293,9 @@ impl<T> Inner<T> {
         }
         while let Some((job, at)) = self.service.chosen(Instant::from_ns(now)) {
             self.undecided -= 1;
-            self.decided(&job, at.as_ns());
+            let request = self.hctxs[usize::from(job.hctx)].requests[job.tag as usize].as_ref();
+            let begun_ns = request.expect("it is with the device").begun_ns;
+            self.decided(&job, begun_ns, at.as_ns());
             self.arm(usize::from(job.hctx));
         }
         self.await_choice();

@@ -11,7 +11,7 @@
 //! Does not: know which setting made the difference; it is measured at the device.
 
 use super::file::Disk;
-use crate::machine::jobs::{JobsRun, Spent};
+use crate::machine::jobs::{JobsRun, Sums};
 use blk::bio::Op;
 use serde::{Deserialize, Serialize};
 
@@ -40,17 +40,6 @@ impl Lacks {
     }
 }
 
-/// Requests of one direction at the device, sums.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sums {
-    /// Requests.
-    pub requests: u64,
-    /// Their sectors.
-    pub sectors: u64,
-    /// Sectors between the end of the request before and the beginning of each.
-    pub distance: u64,
-}
-
 /// The requests that a run sent to the device, and what the device's model lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
@@ -69,22 +58,15 @@ pub struct Traffic {
 impl Traffic {
     /// The requests of a run on a disk.
     pub fn of(disk: &Disk, run: &JobsRun) -> Traffic {
-        let sums = |op| {
-            let Spent { sent: requests, sectors, distance, .. } = *run.seen.of(op);
-            Sums { requests, sectors, distance }
-        };
-        let device_ns = [Op::Read, Op::Write].map(|op| run.seen.of(op).device_ns).iter().sum();
-        let (reads, writes) = (sums(Op::Read), sums(Op::Write));
-        Traffic { reads, writes, device_ns, elapsed_ns: run.elapsed_ns, lacks: Lacks::of(disk) }
+        let [reads, writes] = [Op::Read, Op::Write].map(|op| run.seen.of(op));
+        let (device_ns, lacks) = (reads.device_ns + writes.device_ns, Lacks::of(disk));
+        Traffic { reads: reads.sent, writes: writes.sent, device_ns, elapsed_ns: run.elapsed_ns, lacks }
     }
 
     /// Adds the requests of another run of the same side.
     pub fn add(&mut self, other: &Traffic) {
-        for (a, b) in [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)] {
-            a.requests += b.requests;
-            a.sectors += b.sectors;
-            a.distance += b.distance;
-        }
+        self.reads.add(&other.reads);
+        self.writes.add(&other.writes);
         self.device_ns += other.device_ns;
         self.elapsed_ns += other.elapsed_ns;
         let (mine, theirs) = (&mut self.lacks, other.lacks);
