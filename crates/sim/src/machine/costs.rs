@@ -225,6 +225,39 @@ pub struct Costs {
     pub kernel: KernelCosts,
 }
 
+impl Costs {
+    /// Returns a cost by its path in a machine file, such as `costs.path.app_ns`.
+    pub(crate) fn field(mut self, name: &str) -> Option<u32> {
+        self.field_mut(name).copied()
+    }
+
+    /// As [`Costs::field`], to change it.
+    pub(crate) fn field_mut(&mut self, name: &str) -> Option<&mut u32> {
+        let (p, l, k) = (&mut self.path, &mut self.line, &mut self.kernel);
+        Some(match name {
+            "costs.path.app_ns" => &mut p.app_ns,
+            "costs.path.syscall_ns" => &mut p.syscall_ns,
+            "costs.path.submit_ns" => &mut p.submit_ns,
+            "costs.path.hold_ns" => &mut p.hold_ns,
+            "costs.path.dispatch_ns" => &mut p.dispatch_ns,
+            "costs.path.doorbell_ns" => &mut p.doorbell_ns,
+            "costs.path.irq_ns" => &mut p.irq_ns,
+            "costs.path.complete_ns" => &mut p.complete_ns,
+            "costs.path.wakeup_ns" => &mut p.wakeup_ns,
+            "costs.path.ipi_ns" => &mut p.ipi_ns,
+            "costs.path.switch_ns" => &mut p.switch_ns,
+            "costs.line.atomic_ns" => &mut l.atomic_ns,
+            "costs.line.core_ns" => &mut l.core_ns,
+            "costs.line.socket_ns" => &mut l.socket_ns,
+            "costs.line.remote_ns" => &mut l.remote_ns,
+            "costs.line.lines" => &mut l.lines,
+            "costs.kernel.hold_pct" => &mut k.hold_pct,
+            "costs.kernel.lines_pct" => &mut k.lines_pct,
+            _ => return None,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

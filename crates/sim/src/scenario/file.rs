@@ -376,7 +376,7 @@ impl Scenario {
 
     /// Returns a constant that can be fitted, by its path in the file.
     pub fn constant(&self, name: &str) -> Option<f64> {
-        let (d, p, l) = (&self.disk, &self.costs.path, &self.costs.line);
+        let d = &self.disk;
         if let Some(name) = name.strip_prefix("guests.") {
             let g = self.guests.as_ref()?;
             return Some(match name {
@@ -397,14 +397,7 @@ impl Scenario {
             "disk.write_us" => d.write_us,
             "disk.bw_mb" => d.bw_mb,
             "disk.iops" => d.iops as f64,
-            "costs.path.app_ns" => f64::from(p.app_ns),
-            "costs.path.submit_ns" => f64::from(p.submit_ns),
-            "costs.path.hold_ns" => f64::from(p.hold_ns),
-            "costs.line.lines" => f64::from(l.lines),
-            "costs.line.socket_ns" => f64::from(l.socket_ns),
-            "costs.line.remote_ns" => f64::from(l.remote_ns),
-            "costs.kernel.hold_pct" => f64::from(self.costs.kernel.hold_pct),
-            "costs.kernel.lines_pct" => f64::from(self.costs.kernel.lines_pct),
+            _ if CONSTANTS.contains(&name) => f64::from(self.costs.field(name)?),
             _ => return None,
         })
     }

@@ -81,34 +81,8 @@ fn range(machine: &Scenario, table: &toml::Table, name: &str) -> Option<[f64; 2]
     }
     let is_there = table.get("costs").and_then(|c| c.get(group)?.get(field)).is_some();
     let factor = if is_there { COST_FACTOR.0 } else { COST_FACTOR.1 };
-    let value = cost(&mut machine.clone(), name).map(|v| f64::from(*v))?;
+    let value = f64::from(machine.costs.field(name)?);
     Some([value / factor, value * factor])
-}
-
-/// The field of a cost.
-fn cost<'m>(m: &'m mut Scenario, name: &str) -> Option<&'m mut u32> {
-    let (p, l, k) = (&mut m.costs.path, &mut m.costs.line, &mut m.costs.kernel);
-    Some(match name {
-        "costs.path.app_ns" => &mut p.app_ns,
-        "costs.path.syscall_ns" => &mut p.syscall_ns,
-        "costs.path.submit_ns" => &mut p.submit_ns,
-        "costs.path.hold_ns" => &mut p.hold_ns,
-        "costs.path.dispatch_ns" => &mut p.dispatch_ns,
-        "costs.path.doorbell_ns" => &mut p.doorbell_ns,
-        "costs.path.irq_ns" => &mut p.irq_ns,
-        "costs.path.complete_ns" => &mut p.complete_ns,
-        "costs.path.wakeup_ns" => &mut p.wakeup_ns,
-        "costs.path.ipi_ns" => &mut p.ipi_ns,
-        "costs.path.switch_ns" => &mut p.switch_ns,
-        "costs.line.atomic_ns" => &mut l.atomic_ns,
-        "costs.line.core_ns" => &mut l.core_ns,
-        "costs.line.socket_ns" => &mut l.socket_ns,
-        "costs.line.remote_ns" => &mut l.remote_ns,
-        "costs.line.lines" => &mut l.lines,
-        "costs.kernel.hold_pct" => &mut k.hold_pct,
-        "costs.kernel.lines_pct" => &mut k.lines_pct,
-        _ => return None,
-    })
 }
 
 fn set(m: &mut Scenario, name: &str, value: f64) {
@@ -119,7 +93,7 @@ fn set(m: &mut Scenario, name: &str, value: f64) {
         "disk.bw_mb" => m.disk.bw_mb = value,
         "disk.parallel" => m.disk.parallel = (value.round() as u32).clamp(1, 65_536),
         "disk.jitter_pct" => m.disk.jitter_pct = (value.round() as u32).min(100),
-        _ => *cost(m, name).expect("a name of COSTS") = value.round() as u32,
+        _ => *m.costs.field_mut(name).expect("a name of COSTS") = value.round() as u32,
     }
 }
 
