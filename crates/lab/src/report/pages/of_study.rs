@@ -124,7 +124,8 @@ pub fn data(input: &StudyInput<'_>) -> Value {
 pub fn document(input: &StudyInput<'_>) -> Document {
     let m = input.machine.machine;
     let all = by_series(input.points, |p| &p.series);
-    let mut sections = vec![rates(input.study, &all, &reason::of(input.study, input.points))];
+    let unmodelled = reason::unmodelled(input.study, input.points);
+    let mut sections = vec![rates(input.study, &all, unmodelled.as_deref())];
     sections.extend(costs(input.study, &all));
     sections.push(figures(input.study, input.points));
     sections.extend(input.here.map(|here| beside(input.study, here, &all)));
@@ -146,14 +147,14 @@ pub fn document(input: &StudyInput<'_>) -> Document {
             m.cpus(),
             input.setup.program
         ),
-        verdict: verdict(input, &all),
+        verdict: verdict(input, &all, unmodelled.as_deref()),
         sections,
         data: data(input),
     }
 }
 
-fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
-    if let Some(why) = reason::unmodelled(input.study, input.points) {
+fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)], unmodelled: Option<&str>) -> Verdict {
+    if let Some(why) = unmodelled {
         let (word, sentence) = ("Cannot tell".to_owned(), format!("{why}."));
         return Verdict { tone: Tone::Caution, word, sentence, warnings: warnings(input), ..Verdict::default() };
     }
@@ -246,7 +247,7 @@ fn chart(id: &str, title: &str, summary: String, plot: Lines) -> Chart {
 
 /// Rates of all series together, and of each by itself: beside a series that grows a hundredfold, the fall of another is
 /// not visible.
-fn rates(study: Study, all: &[(&str, Vec<&Point>)], reasons: &[String]) -> Section {
+fn rates(study: Study, all: &[(&str, Vec<&Point>)], unmodelled: Option<&str>) -> Section {
     let lead = "Simulated; each line ends with its series' name. Each series also has a separate chart below.";
     let mut section = Section::new("rates", "I/Os per second", lead);
     let iops = |p: &Point| Some(p.iops);
@@ -261,8 +262,10 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)], reasons: &[String]) -> Secti
         section = section.with(chart("iops-chart", "All series", summary, plot));
     }
     for (i, one) in all.iter().enumerate() {
-        let why = reasons.get(i).or(reasons.first()).map_or("", |why| why.trim_start_matches(&format!("{}: ", one.0)));
-        let why = why.to_owned();
+        let why = match unmodelled {
+            Some(why) => format!("cannot tell: {why}."),
+            None => format!("{}.", reason::of_series(study, &one.1)),
+        };
         let Some(mut plot) = lines(study, &all[i..=i], ("I/Os per second", Unit::PerSecond), Some(Scale::Linear), iops)
         else {
             section.blocks.push(Block::Note { text: why });

@@ -125,9 +125,6 @@ fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
         Unit::Percent.text(100.0 * r.noise)
     );
     let mut table = Table::new("", &["setting", "default", tried(r), "values that were searched"]);
-    let left_out =
-        report::without_effect(plan).into_iter().map(|(names, why)| format!(" Not searched: {names}: {why}."));
-    let left_out: String = left_out.collect();
     for knob in &plan.knobs {
         let value = r.winner.get(&knob.name);
         table.row(vec![
@@ -137,14 +134,17 @@ fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
             Cell::text(knob.values.join(", ")),
         ]);
     }
+    let mut notes = Vec::new();
     if !r.unneeded.is_empty() {
-        table.note = format!("Not needed (no worse without them): {}.", r.unneeded.join(", "));
+        notes.push(format!("Not needed (no worse without them): {}.", r.unneeded.join(", ")));
     }
     if let Some((_, why)) = r.unmodelled.first() {
         let names: Vec<&str> = r.unmodelled.iter().map(|(point, _)| point.as_str()).collect();
-        table.note += &format!(" Cannot tell: {}: {why}.", names.join("; "));
+        notes.push(format!("Cannot tell: {}: {why}.", names.join("; ")));
     }
-    table.note = format!("{}{left_out}", table.note).trim_start().to_owned();
+    let left_out = report::without_effect(plan);
+    notes.extend(left_out.into_iter().map(|(names, why)| format!("Not searched: {names}: {why}.")));
+    table.note = notes.join(" ");
     Section::new("choice", "What to set", lead).with(table)
 }
 
