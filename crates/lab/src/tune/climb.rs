@@ -200,8 +200,8 @@ impl<'a> Climb<'a> {
     /// All changes of one knob.
     fn singles(&self, best: &Point) -> Vec<Racer> {
         let knobs = &self.plan.knobs;
-        let exist = knobs.iter().filter(|k| k.exists_at(best, knobs));
-        let moves = exist
+        let moves = self
+            .knobs(best)
             .flat_map(|k| values_at(k, best).into_iter().map(|v| Racer::new(tidy(&best.with(k, &v), knobs), &k.name)));
         distinct(moves, best)
     }
